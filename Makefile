@@ -1,0 +1,84 @@
+# Needs GNU make 3.81 or newer and Python 3.11 or newer; everything else goes into .venv.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup train test lint clean FORCE
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# To be set from outside: make setup PYTHON=/path/to/python3.12, make train ARGS="--seconds 60"
+PYTHON ?=
+ARGS ?=
+EXTRAS ?= dev,sb3,video,mujoco,box2d,multiagent,wandb
+# More pip options for torch alone, for example where to find a build without CUDA.
+TORCH_OPTIONS ?=
+
+# 3.11 first: it is what constraints.txt was resolved with.
+PYTHONS = $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3)
+USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Of pip's chatter keep the large downloads, warnings and errors.
+QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); next } \
+	/^Installing collected packages:/ { print "    unpacking", NF - 3, "packages"; fflush(); next } \
+	/^(Requirement already|Looking in|Collecting|Processing|Obtaining|Using|Building wheels|Successfully|Attempting)/ { next } \
+	/^ +(Downloading|Using cached|Preparing|Getting|Installing|Checking|Building|Created|Stored|Attempting|Found|Uninstalling|Successfully)/ { next } \
+	/━|^WARNING: Location/ { next } { print; fflush() }'
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  ARGS="..." is passed on by train, test and bench-%; PYTHON=... chooses the interpreter for setup.'
+
+setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt (once; minutes)
+
+train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like are passed on
+	@$(BIN)/shoal train scenarios/cartpole_apex_dqn.yaml $(ARGS)
+
+test: lint  ## the one check: lint, types, tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup  ## ruff and mypy only
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m mypy
+
+bench-%: $(VENV)/.ready-bench FORCE  ## run benchmarks/%.py, side by side with its peers
+	@$(BIN)/python benchmarks/$*.py $(ARGS)
+
+clean:  ## remove caches and build output; keeps .venv and runs/
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@find . -path ./$(VENV) -prune -o -path ./runs -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -f $(VENV)/.ready $(VENV)/.ready-bench
+
+# A stamp, so that a second `make setup` does nothing. It is written last: an interrupted set-up starts again.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  found=; for python in $(PYTHONS); do \
+	    if "$$python" -c '$(USABLE)' >/dev/null 2>&1; then found="$$python"; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo 'Shoal needs Python 3.11 or newer with venv; none of these is:' $(PYTHONS) >&2; \
+	    echo 'Install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.12)' >&2; \
+	    echo 'or name one: make setup PYTHON=/path/to/python3.12' >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "==> $(VENV) with $$("$$found" -V)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@echo '==> torch'
+	@$(PIP) install --no-deps -c constraints.txt $(TORCH_OPTIONS) torch
+	@echo '==> Shoal and the other packages'
+	@set -o pipefail; $(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' 2>&1 | $(QUIETER)
+	@if [ -f src/shoal/replay/precompile.py ]; then \
+	  echo '==> compiling the replay kernels'; $(BIN)/python -m shoal.replay.precompile; \
+	fi
+	@touch $@
+	@echo '==> ready'
+
+$(VENV)/.ready-bench: $(VENV)/.ready
+	@echo '==> the packages to compare with'
+	@set -o pipefail; $(PIP) install -c constraints.txt -e '.[bench]' 2>&1 | $(QUIETER)
+	@touch $@
+
+FORCE:

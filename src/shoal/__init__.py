@@ -1,0 +1,1 @@
+"""Shoal: distributed reinforcement learning on shared memory."""

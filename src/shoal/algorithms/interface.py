@@ -1,0 +1,155 @@
+"""What an algorithm is to the rest of Shoal: one page.
+
+    policy, learner = algorithm.make_policy(...), algorithm.make_learner(...)
+
+    actor                                             learner
+    -----                                             -------
+    decision = policy.act(obs, state, first, True)    result = learner.step(sample)
+    result = env.step(decision.action)                replay.update_priorities(sample.keys, result.priorities)
+    writer.append(row | policy.record(outcome))       board.publish(learner.module)
+
+An algorithm imports no Ray, opens no file and starts no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import nn
+
+from shoal.replay import Column, Schema, View
+from shoal.types import Array, EnvSpec, Sample
+
+
+class AlgorithmConfig(BaseModel):
+    """Base of every algorithm's hyper-parameters: each declared once, with type, default, range and a line of doc."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which of the run's actors a policy serves; exploration may differ from seat to seat."""
+
+    index: int = 0
+    actors: int = 1
+    lanes: int = 1
+    seed: int = 0
+
+
+class Decision(NamedTuple):
+    """What a policy wants to do."""
+
+    action: Array
+    """[N, *action_shape]"""
+    state: Any
+    """The recurrent state to carry on; () when there is none."""
+
+
+class Outcome(NamedTuple):
+    """What came of it, one entry per lane."""
+
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    boundary: npt.NDArray[np.uint8]
+    """Not STEP where the action was ignored."""
+
+
+class Policy(Protocol):
+    """What an actor holds: it acts, and records what its algorithm needs beside the stream. No critic, no optimiser."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network whose weights come from the board."""
+
+    def initial_state(self, lanes: int) -> Any:
+        """The recurrent state at an episode's start; () when there is none."""
+
+    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+        """Chooses one action per lane. `first` marks lanes whose episode begins with this observation."""
+
+    def record(self, outcome: Outcome) -> Mapping[str, Array]:
+        """Called once per step after the environment answered: the algorithm's own columns of this row."""
+
+    def reset(self) -> None:
+        """The stream was broken: forget the steps before."""
+
+
+class StepResult(NamedTuple):
+    """What one update gave."""
+
+    metrics: Mapping[str, torch.Tensor]
+    """Scalars, left on the device until somebody reports them."""
+    priorities: npt.NDArray[np.float32] | None
+    """[B] new priorities of the sample's rows, or None."""
+
+
+class LearnerState(NamedTuple):
+    """All a learner needs to go on later."""
+
+    tensors: dict[str, torch.Tensor]
+    scalars: dict[str, Any]
+
+
+class Learner(Protocol):
+    """What updates the weights."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network the policies act with."""
+
+    def step(self, sample: Sample) -> StepResult:
+        """One update."""
+
+    def state(self) -> LearnerState:
+        """A copy of everything that makes the next update."""
+
+    def load_state(self, state: LearnerState) -> None:
+        """The inverse of `state`."""
+
+    def weights_replaced(self) -> None:
+        """Somebody else changed the weights of `module`: align what follows them, such as a target network."""
+
+
+@dataclass(frozen=True)
+class LearnerContext:
+    """Where and how long a learner works."""
+
+    device: torch.device
+    total_updates: int | None = None
+    """Planned updates, for schedules; None when the run has no planned end."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm, as the registry knows it.
+
+    Attributes:
+        name: as on the command line.
+        summary: one line for `shoal algorithms`.
+        config: its hyper-parameters.
+        topology: how roles work together (DESIGN: asynchronous, synchronous, gradient server).
+        check: refuses an environment it cannot learn.
+        columns: what its policy records beside the stream.
+        make_view: how it reads rows.
+        make_policy, make_learner: its parts.
+        defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
+    """
+
+    name: str
+    summary: str
+    config: type[AlgorithmConfig]
+    check: Callable[[EnvSpec], None]
+    columns: Callable[[Any, EnvSpec], tuple[Column, ...]]
+    make_view: Callable[[Any, Schema], View]
+    make_policy: Callable[[Any, EnvSpec, Seat], Policy]
+    make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
+    topology: Literal["asynchronous"] = "asynchronous"
+    defaults: Mapping[str, Any] = field(default_factory=dict)

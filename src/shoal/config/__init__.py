@@ -1,0 +1,26 @@
+"""Configuration: scenarios, settings on the command line, and messages that say what to write instead."""
+
+from __future__ import annotations
+
+from shoal.config.checks import DEFAULT_STEPS, check_environment, with_default_stop
+from shoal.config.dump import dump_yaml
+from shoal.config.load import load_config, load_named, load_scenario, load_target, scenario_names, settings_for
+from shoal.config.merge import Overrides
+from shoal.config.resume import change_for_resume
+from shoal.loops.settings import RunSettings
+
+__all__ = [
+    "DEFAULT_STEPS",
+    "Overrides",
+    "RunSettings",
+    "change_for_resume",
+    "check_environment",
+    "dump_yaml",
+    "load_config",
+    "load_named",
+    "load_scenario",
+    "load_target",
+    "scenario_names",
+    "settings_for",
+    "with_default_stop",
+]

@@ -1,0 +1,73 @@
+"""Values that are each right but do not fit together, or not this environment or machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from shoal.errors import ConfigError
+from shoal.loops import assembly
+from shoal.loops.settings import RunSettings
+from shoal.types import EnvSpec
+
+DEFAULT_STEPS = 1_000_000
+"""Where a run ends that was told no end."""
+
+
+def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
+    """What contradicts itself within the settings."""
+    replay, batch_size = settings.replay, settings.learner.batch_size
+    found = []
+    if replay.min_size > replay.capacity:
+        found.append(
+            f"replay.min_size = {replay.min_size} is more than replay.capacity = {replay.capacity}: learning would never begin."
+        )
+    if batch_size > replay.capacity:
+        found.append(f"learner.batch_size = {batch_size} is more than replay.capacity = {replay.capacity} holds.")
+    found += _refusals("replay.selectors", lambda: replay.make_selector().shares(batch_size))
+    found += _refusals("replay", lambda: assembly.make_limiter(settings))
+    try:
+        torch.device("cpu" if settings.learner.device == "auto" else settings.learner.device)
+    except RuntimeError:
+        found.append(f"learner.device = {settings.learner.device!r} cannot be used: it must be auto, cpu, cuda or cuda:N.")
+    return [ConfigError(text) for text in found]
+
+
+def check_environment(settings: RunSettings) -> EnvSpec:
+    """Makes the environment once and refuses what does not fit it, or this machine, before anything is started.
+
+    Raises:
+        UnknownName: no environment has this id.
+        ConfigError: the algorithm cannot learn it, its replay is too small, the device is missing.
+        EnvError: it could not be made.
+    """
+    spec = assembly.describe(settings)
+    schema = assembly.make_run_schema(settings, spec)
+    span = settings.definition.make_view(settings.algorithm, schema).span
+    lanes = settings.actors * settings.env.lanes
+    least = (2 * (span.before + span.after) + 16) * lanes
+    if settings.replay.capacity < least:
+        raise ConfigError(
+            f"replay.capacity = {settings.replay.capacity} is too small for {settings.actors} actors of {settings.env.lanes} "
+            f"environments, which need {least} steps: raise it, or lower actors or env.lanes."
+        )
+    if settings.address is None:  # on a cluster the learner may find a GPU that this machine has not
+        assembly.choose_device(settings.learner.device)
+    return spec
+
+
+def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:
+    """Gives an end to a run that has none: the return at which its environment counts as solved, and a million steps at most."""
+    stop = settings.stop
+    if (stop.steps, stop.seconds, stop.mean_return) != (None, None, None):
+        return settings
+    ends = stop.model_copy(update={"steps": DEFAULT_STEPS, "mean_return": reward_threshold})
+    return settings.model_copy(update={"stop": ends})
+
+
+def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:
+    try:
+        attempt()
+    except ConfigError as error:
+        yield f"{name}: {error}"

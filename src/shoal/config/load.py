@@ -1,0 +1,116 @@
+"""Settings from a scenario file, from a run, or from nothing but an environment's name.
+
+Values come in layers, later ones win: defaults < the algorithm's own defaults < the scenario < the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from shoal.algorithms import ALGORITHMS
+from shoal.config.merge import Overrides, layered, parse_overrides
+from shoal.config.validate import validated
+from shoal.config.values import parse_yaml
+from shoal.errors import ConfigError, UnknownName
+from shoal.loops.settings import RunSettings
+
+ENDINGS = (".yaml", ".yml")
+EXAMPLE_ENV = "CartPole-v1"
+"""The environment shown where only an algorithm is asked about."""
+
+
+def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
+    """Reads a scenario.
+
+    Args:
+        path: a YAML file, or the name of one in `scenarios/` without its ending.
+        overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
+
+    Raises:
+        UnknownName: no such file, algorithm or setting; names the nearest.
+        ConfigError: it is no YAML, or values cannot be used; says which, why, and what can.
+    """
+    pairs = parse_overrides(overrides)
+    file = _find_file(path)
+    fields, data, problems = layered(_read(file), pairs)
+    return validated(fields, data, problems, "" if pairs else str(file))
+
+
+def settings_for(env_id: str, algo: str, overrides: Overrides = ()) -> RunSettings:
+    """Settings without a scenario: defaults, the algorithm's defaults, then the overrides. Raises as `load_scenario`."""
+    return validated(*layered({"env": {"id": env_id}, "algo": algo}, parse_overrides(overrides)))
+
+
+def load_config(run_folder: Path) -> RunSettings:
+    """The settings a run was made with."""
+    return load_scenario(run_folder / "config.yaml")
+
+
+def load_target(target: str, overrides: Overrides = ()) -> RunSettings:
+    """Settings of whatever the user named.
+
+    Args:
+        target: a scenario's path or name, or an environment's id.
+        overrides: changes; `algo` among them.
+    """
+    if target.endswith(ENDINGS) or target in scenario_names():
+        return load_scenario(Path(target), overrides)
+    pairs = parse_overrides(overrides)
+    near = difflib.get_close_matches(target, scenario_names(), n=1, cutoff=0.75)
+    if near and target not in gymnasium.registry:
+        raise UnknownName("environment or scenario", target, near)
+    return validated(*layered({"env": {"id": target}}, pairs))
+
+
+def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
+    """Settings of a scenario or, on an example environment, of an algorithm."""
+    if name in ALGORITHMS:
+        return settings_for(EXAMPLE_ENV, name, overrides)
+    if name.endswith(ENDINGS) or name in scenario_names():
+        return load_scenario(Path(name), overrides)
+    raise UnknownName("algorithm or scenario", name, [*ALGORITHMS, *scenario_names()])
+
+
+def scenario_names() -> list[str]:
+    """The scenarios here and in Shoal's own checkout, without their ending."""
+    return sorted({file.stem for folder in _folders() for file in folder.iterdir() if file.suffix in ENDINGS})
+
+
+def _folders() -> list[Path]:
+    own = Path(__file__).resolve().parents[3] / "scenarios"
+    return [folder for folder in (Path("scenarios"), own) if folder.is_dir()]
+
+
+def _find_file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    if path.suffix not in ENDINGS:
+        for folder in _folders():
+            for ending in ENDINGS:
+                if (found := folder / f"{path}{ending}").is_file():
+                    return found
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder, not a scenario. Name a file in it, or use `shoal resume` for a run.")
+    siblings = [str(path.with_name(one.name)) for one in path.parent.iterdir() if one.suffix in ENDINGS] if path.parent.is_dir() else []
+    others = [str(folder / one.name) for folder in _folders() for one in folder.iterdir() if one.suffix in ENDINGS]
+    raise UnknownName("scenario file", str(path), siblings or others)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Cannot read {file}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not a text file in UTF-8: {error.reason} at byte {error.start}.") from error
+    content = parse_yaml(text, str(file))
+    if content is None:
+        raise ConfigError(f"{file} is empty: it needs at least env: CartPole-v1.")
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{file} holds a {type(content).__name__}: a scenario is names with values, such as env: CartPole-v1.")
+    return {str(key): value for key, value in content.items()}

@@ -1,0 +1,104 @@
+"""Layers of settings: the algorithm's defaults, the scenario, the command line. Later ones win, value by value."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.algorithms import get_algorithm
+from shoal.config.fields import Fields, Key, dotted
+from shoal.config.values import parse_yaml, shown
+from shoal.errors import ConfigError
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""`["learner.batch_size=256"]` as typed, or `{"learner.batch_size": 256}` from Python."""
+DEFAULT_ALGO = "apex-dqn"
+
+
+def parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
+    """Names and values, in order."""
+    if isinstance(overrides, str):
+        raise ConfigError(f"Settings are a list such as ['learner.batch_size=256'], got the text {overrides!r}.")
+    if isinstance(overrides, Mapping):
+        return list(overrides.items())
+    pairs = []
+    for text in overrides:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"{text!r} is no setting: write KEY=VALUE, for instance learner.batch_size=256.")
+        pairs.append((name.strip(), parse_yaml(value, f"The value of {name.strip()}")))
+    return pairs
+
+
+def layered(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> tuple[Fields, dict[str, Any], list[ConfigError]]:
+    """Puts the layers on one another.
+
+    Returns:
+        the settings there are, the values given for them (not yet validated), and the overrides that name none.
+    """
+    algo = _algo(scenario, overrides)
+    fields = Fields.of(algo)
+    data = merged(get_algorithm(algo).defaults, merged(scenario, {"algo": algo}))
+    problems: list[ConfigError] = []
+    for name, value in overrides:
+        try:
+            key: Key = ("env", "id") if name == "env" and not isinstance(value, Mapping) else fields.resolve(name)
+            _set(data, key, value, fields)
+        except ConfigError as error:
+            problems.append(error)
+    return fields, data, problems
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two layers as one: mappings are joined, anything else is replaced. Neither argument is changed."""
+    result = {key: copy.deepcopy(value) for key, value in below.items()}
+    for key, value in above.items():
+        if key == "env" and isinstance(value, str):
+            value = {"id": value}
+        under = result.get(key)
+        joined = isinstance(under, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(under, value) if joined else copy.deepcopy(value)  # type: ignore[arg-type]
+    return result
+
+
+def _algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> str:
+    algo = scenario.get("algo", DEFAULT_ALGO)
+    for name, value in overrides:
+        if name == "algo":
+            algo = value
+    if not isinstance(algo, str):
+        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be the name of an algorithm (`shoal algorithms`).")
+    return algo
+
+
+def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields) -> None:
+    if dotted(key) in fields.sections and isinstance(value, Mapping):
+        _section(data, key, fields).update(merged(_section(data, key, fields), value))
+        return
+    *parents, last = key
+    _section(data, tuple(parents), fields)[last] = copy.deepcopy(value)
+
+
+def _section(data: Any, key: Key, fields: Fields) -> Any:
+    """The mapping or list at a key, made if it is not there; a list starts as its default, whose entries can then be changed."""
+    here = data
+    for depth, part in enumerate(key):
+        if isinstance(part, int):
+            if part >= len(here):
+                raise ConfigError(f"{dotted(key[:depth])} has no entry {part}: it has {len(here)}, counted from 0.")
+        elif here.get(part) is None:
+            info = fields.leaves.get(dotted(key[: depth + 1]))
+            default = info.get_default(call_default_factory=True) if info is not None else {}
+            here[part] = [one.model_dump() for one in default] if isinstance(default, tuple) else {}
+        here = here[part]
+        if not isinstance(here, dict | list):
+            raise not_a_section(dotted(key[: depth + 1]), here)
+    return here
+
+
+def not_a_section(name: str, value: Any) -> ConfigError:
+    """The error for a plain value where a group of settings belongs."""
+    if name == "algorithm" and isinstance(value, str):
+        return ConfigError(f"algorithm = {value!r} cannot be used: the algorithm's name is set by algo, its settings by algorithm.")
+    return ConfigError(f"{name} = {shown(value)} cannot be used: it must be a group of settings, such as {name}: {{name: value}}.")

@@ -1,0 +1,75 @@
+"""What may change when a run goes on, and why the rest may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.config.dump import dump_yaml
+from shoal.config.merge import Overrides, layered, parse_overrides
+from shoal.config.validate import raise_all, validated
+from shoal.config.values import parse_yaml, shown
+from shoal.errors import ConfigError
+from shoal.loops.settings import RunSettings
+
+_NETWORKS = "the weights, the optimiser and the collected steps belong to it"
+_SHARDS = "the replay is laid out for it"
+_LEARNING = "it would change what is being learned half-way"
+_COUNTS = "the rate limiter counts from the run's first step"
+
+_FIXED: dict[str, str] = {
+    "env": _NETWORKS,
+    "env.lanes": _SHARDS,
+    "algo": _NETWORKS,
+    "algorithm": _NETWORKS,
+    "actors": _SHARDS,
+    "actor.precision": _LEARNING,
+    "learner.batch_size": _LEARNING,
+    "replay.capacity": _SHARDS,
+    "replay.path": _SHARDS,
+    "replay.selectors": _LEARNING,
+    "replay.min_size": _COUNTS,
+    "replay.samples_per_insert": _COUNTS,
+    "seed": "the run's random numbers began with it",
+}
+"""What stays as it is, by name or by the name of its section, and the reason. All else is how, where and how long a run works."""
+
+
+def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
+    """The settings a run goes on with.
+
+    Raises:
+        ConfigError: a change that the run's weights or replay do not allow; says why.
+    """
+    before = parse_yaml(dump_yaml(settings), "config.yaml")
+    fields, data, problems = layered(before, parse_overrides(overrides))
+    changed = validated(fields, data, problems)
+    raise_all(_refused(before, parse_yaml(dump_yaml(changed), "config.yaml")))
+    return changed
+
+
+def _refused(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ConfigError]:
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
+    for name in old | new:
+        if old.get(name) == new.get(name):
+            continue
+        reason = next((_FIXED[key] for key in _prefixes(name) if key in _FIXED), None)
+        if reason is not None:
+            yield ConfigError(
+                f"{name} cannot change from {shown(old.get(name))} to {shown(new.get(name))} in a run that goes on: {reason}. "
+                "Start a new run with `shoal train`."
+            )
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

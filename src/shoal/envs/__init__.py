@@ -1,0 +1,10 @@
+"""Environments: any Gymnasium id as N validated lanes, Atari on ale-py's native vector environment."""
+
+from __future__ import annotations
+
+from shoal.envs.make import describe_env, make_env, make_render_env
+from shoal.envs.registry import is_atari
+from shoal.envs.settings import EnvSettings
+from shoal.envs.vector import Env
+
+__all__ = ["Env", "EnvSettings", "describe_env", "is_atari", "make_env", "make_render_env"]

@@ -1,0 +1,98 @@
+"""A vector environment that steps ordinary environments one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from shoal.envs.spaces import policy_dtype
+from shoal.types import Array
+
+Step = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
+
+
+class LoopVectorEnv(VectorEnv[Array, Array, Array]):
+    """What `gymnasium.vector.SyncVectorEnv` does in NEXT_STEP autoreset, to the letter (a test compares them).
+
+    It exists for three things. `lane` says which sub-environment was running when one raised; observations are written
+    once, in the policy's dtype, into a fresh array that is the caller's; and the sub-environments' info dicts, which
+    nobody here reads, are not merged.
+    """
+
+    def __init__(self, make_one: Callable[[], gymnasium.Env[Any, Any]], lanes: int) -> None:
+        """Makes the sub-environments; their observation space must be a Box."""
+        self.lane: int | None = 0
+        self.envs: list[gymnasium.Env[Any, Any]] = []
+        try:
+            for self.lane in range(lanes):
+                self.envs.append(make_one())
+        except BaseException:
+            self.close_extras()
+            raise
+        self.lane = None
+        self.num_envs = lanes
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        observation = self.envs[0].observation_space
+        assert isinstance(observation, spaces.Box)
+        self.single_observation_space = observation
+        self.single_action_space = self.envs[0].action_space
+        self.observation_space = batch_space(observation, lanes)
+        self.action_space = batch_space(self.single_action_space, lanes)
+        self._shape = observation.shape
+        self._dtype = policy_dtype(observation)
+        self._ended = [False] * lanes
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Resets all lanes; `seed` is one int per lane or None."""
+        obs: Array = np.empty((self.num_envs, *self._shape), self._dtype)
+        for lane, env in enumerate(self.envs):
+            self.lane = lane
+            one, _ = env.reset(seed=None if seed is None else int(seed[lane]), options=options)
+            self._write(obs[lane], one)
+        self._ended = [False] * self.num_envs
+        self.lane = None
+        return obs, {}
+
+    def step(self, actions: Array) -> Step:
+        """Steps each lane, or resets it if it ended in the step before."""
+        obs: Array = np.empty((self.num_envs, *self._shape), self._dtype)
+        rewards = np.zeros(self.num_envs)
+        terminated = np.zeros(self.num_envs, np.bool_)
+        truncated = np.zeros(self.num_envs, np.bool_)
+        for lane, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            self.lane = lane
+            if self._ended[lane]:
+                one, _ = env.reset()
+                self._ended[lane] = False
+            else:
+                one, rewards[lane], terminal, cut, _ = env.step(action)
+                if terminal or cut:
+                    terminated[lane], truncated[lane] = terminal, cut
+                    self._ended[lane] = True
+            self._write(obs[lane], one)
+        self.lane = None
+        return obs, rewards, terminated, truncated, {}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the sub-environments, all of them even if one refuses."""
+        first: Exception | None = None
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _write(self, row: Array, one: Any) -> None:
+        # A wrong shape that happens to broadcast must not pass, so copyto alone is not enough.
+        if np.shape(one) != self._shape:
+            raise ValueError(f"observation of shape {np.shape(one)}, but its space says {self._shape}")
+        np.copyto(row, one, casting="same_kind")

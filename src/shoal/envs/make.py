@@ -1,0 +1,185 @@
+"""Makes environments from settings: for an actor, for a description, for a video."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from shoal.envs.atari import AtariRenderEnv, make_atari
+from shoal.envs.loop import LoopVectorEnv
+from shoal.envs.registry import find_registration, is_atari, make_failure
+from shoal.envs.seeding import lane_seeds
+from shoal.envs.settings import EnvSettings
+from shoal.envs.spaces import ActionMap, describe, flatten_if_structured, policy_dtype, skip_second_check
+from shoal.envs.vector import Env
+from shoal.errors import ConfigError
+from shoal.types import Array, EnvSpec
+
+Made = TypeVar("Made")
+
+
+def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = True) -> Env:
+    """Makes the lanes of one actor.
+
+    Atari games run on ale-py's native vector environment. Others run on the environment's own vector version where it
+    has one that keeps the same promises, else one after the other. Observations other than Box (Dict, Tuple, Discrete,
+    MultiDiscrete, MultiBinary) are flattened to one vector by Gymnasium's FlattenObservation; uint8 and float32 are
+    kept, other dtypes become float32.
+
+    Args:
+        settings: which environment, and how it is prepared.
+        lanes: how many.
+        seed: the same seed and actions give the same stream; give each actor another one.
+        training: False for evaluation: rewards are not clipped and lost lives do not end episodes.
+
+    Raises:
+        UnknownName: no environment has this id.
+        ConfigError: a package is missing, or a setting or space cannot be used.
+        EnvError: making it raised.
+    """
+    atari = is_atari(settings.id)
+    bound = (1.0 if atari else None) if settings.reward_clip == "auto" else settings.reward_clip
+    seeds: Any = lane_seeds(seed, lanes)
+    fresh = True
+    if atari:
+        vector = _guarded(settings.id, lambda: make_atari(settings, lanes))
+    else:
+        vector = _guarded(settings.id, lambda: _own_vector(settings, lanes))
+        if vector is not None:
+            seeds, fresh = int(seeds[0]), False
+        else:
+            vector = _guarded(settings.id, lambda: LoopVectorEnv(lambda: _make_one(settings), lanes))
+    return Env(
+        vector,
+        _spec(settings, vector.single_observation_space, vector.single_action_space),
+        seeds,
+        reward_bound=bound if training else None,
+        copy=not fresh,
+        episodic_life=atari and training and settings.episodic_life,
+    )
+
+
+def describe_env(settings: EnvSettings) -> EnvSpec:
+    """What the environment looks like to an algorithm; makes one and closes it. Raises what `make_env` raises."""
+    if is_atari(settings.id):
+        vector = _guarded(settings.id, lambda: make_atari(settings, 1))
+        observation, action = vector.single_observation_space, vector.single_action_space
+        vector.close()
+    else:
+        env = _guarded(settings.id, lambda: _make_one(settings))
+        observation, action = env.observation_space, env.action_space
+        env.close()
+    return _spec(settings, observation, action)
+
+
+def make_render_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:
+    """One environment with `render_mode="rgb_array"` that observes and takes actions as a policy does.
+
+    Rewards are true and lost lives do not end an episode. It renders once before it is returned, so that a missing
+    package is found out before an evaluation, not after.
+
+    Raises:
+        ConfigError: it cannot render pictures, or a package for that is missing; and what `make_env` raises.
+    """
+    if is_atari(settings.id):
+        return _guarded(settings.id, lambda: AtariRenderEnv(settings))
+    plain = _guarded(settings.id, lambda: _make_one(settings))
+    modes = plain.metadata.get("render_modes") or ()
+    plain.close()
+    if "rgb_array" not in modes:
+        raise ConfigError(f"Environment {settings.id!r} cannot render pictures: its render modes are {list(modes)}.")
+    env = _guarded(settings.id, lambda: _make_one(settings, render_mode="rgb_array"))
+    try:
+        _guarded(settings.id, lambda: (env.reset(seed=0), env.render()))
+    except BaseException:
+        env.close()
+        raise
+    return _PolicySide(env)
+
+
+class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
+    """Observations in the policy's dtype, the policy's actions in the environment's range: as `Env` does for lanes."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        self._dtype = policy_dtype(space)
+        self._to_env = ActionMap(env.action_space)
+        self.observation_space = spaces.Box(
+            space.low.astype(self._dtype), space.high.astype(self._dtype), dtype=self._dtype.type
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return np.asarray(obs, self._dtype), info
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(self._to_env(np.asarray(action)))
+        return np.asarray(obs, self._dtype), float(reward), bool(terminated), bool(truncated), info
+
+
+def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
+    """One ordinary environment with Gymnasium's own wrappers (time limit, order), flattened if need be."""
+    # Our checks are vectorised and always on; Gymnasium's checker would cost as much as a small environment.
+    arguments: dict[str, Any] = {"disable_env_checker": True, **settings.kwargs, **changes}
+    if settings.max_episode_steps is not None:
+        arguments["max_episode_steps"] = settings.max_episode_steps
+    env = gymnasium.make(find_registration(settings.id), **arguments)
+    try:
+        env = flatten_if_structured(env)
+        _spec(settings, env.observation_space, env.action_space)
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
+    """The environment's own vector version, or None if there is none or it would behave differently from the loop.
+
+    It must autoreset as we do, observe arrays, take the user's arguments and the time limit, and have no wrappers.
+    """
+    registration = find_registration(settings.id)
+    if registration.vector_entry_point is None or registration.additional_wrappers:
+        return None
+    arguments = dict(settings.kwargs)
+    if "max_episode_steps" in arguments:
+        return None
+    if settings.max_episode_steps is not None:
+        arguments["max_episode_steps"] = settings.max_episode_steps
+    try:
+        vector = gymnasium.make_vec(registration, lanes, "vector_entry_point", **arguments)
+    except TypeError:  # it does not take one of the arguments; the loop may, and if not, its error is the clearer one
+        return None
+    same_reset = vector.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
+    if same_reset and isinstance(vector.single_observation_space, spaces.Box):
+        skip_second_check(vector)
+        return vector
+    vector.close()
+    return None
+
+
+def _spec(settings: EnvSettings, observation: spaces.Space[Any], action: spaces.Space[Any]) -> EnvSpec:
+    return describe(
+        settings.id,
+        observation,
+        action,
+        frame_stack=settings.frame_stack if is_atari(settings.id) else 1,
+        reward_threshold=find_registration(settings.id).reward_threshold,
+    )
+
+
+def _guarded(env_id: str, make: Callable[[], Made]) -> Made:
+    try:
+        return make()
+    except Exception as error:
+        failure = make_failure(env_id, error)
+        if failure is error:
+            raise
+        raise failure from error

@@ -1,0 +1,83 @@
+"""From an environment's id to its Gymnasium registration, with errors a user can act on."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import gymnasium
+from gymnasium.error import DependencyNotInstalled
+
+from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec as Registration
+
+_ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
+
+
+def find_registration(env_id: str) -> Registration:
+    """Looks an id up, importing `package` of `package:Id-v0` first, and ale-py for an id nobody has registered.
+
+    Raises:
+        ConfigError: the package of the id cannot be imported, or ale-py is needed and missing.
+        UnknownName: no such id; names the nearest one.
+    """
+    module, separator, name = env_id.partition(":")
+    if separator:
+        _import_package(module, env_id)
+    else:
+        name = env_id
+    if name not in gymnasium.registry:
+        _import_ale(name)
+    registration = gymnasium.registry.get(name)
+    if registration is None:
+        remedy = "An environment of your own package is written 'package:Id-v0'." if not separator else ""
+        raise UnknownName("environment", name, gymnasium.registry, remedy)
+    return registration
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether this id is an Atari game, run by ale-py's vector environment with the usual preprocessing.
+
+    Raises what `find_registration` raises.
+    """
+    return find_registration(env_id).entry_point == _ATARI_ENTRY_POINT
+
+
+def make_failure(env_id: str, error: Exception) -> ShoalError:
+    """The error to raise when constructing an environment raised `error`."""
+    if isinstance(error, ShoalError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return ConfigError(f"Environment {env_id!r} needs the package {package!r}: run `pip install {package}`.")
+    if isinstance(error, DependencyNotInstalled | ImportError):
+        return ConfigError(f"Environment {env_id!r} needs a package that is not installed: {error}")
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        return ConfigError(f"Environment {env_id!r} does not take these env.kwargs: {error}")
+    return EnvError(f"Environment {env_id!r} could not be made: {type(error).__name__}: {error}")
+
+
+def _import_package(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        raise ConfigError(
+            f"Environment {env_id!r}: cannot import {module!r}, no module named {missing!r}. "
+            "Install it, or add its folder to PYTHONPATH."
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"Environment {env_id!r}: importing {module!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _import_ale(name: str) -> None:
+    """Importing ale-py registers its games; done only for ids not known without it, as it takes a while."""
+    try:
+        importlib.import_module("ale_py")
+    except ImportError as error:
+        if name.startswith("ALE/") or "NoFrameskip" in name:
+            raise ConfigError(f"Environment {name!r} needs the package 'ale-py': run `pip install ale-py`.") from error

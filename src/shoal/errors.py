@@ -1,0 +1,73 @@
+"""Everything Shoal raises on purpose.
+
+    ShoalError
+    ├── ConfigError          a setting, key, name or value that cannot be used
+    │   └── UnknownName      an unknown algorithm, environment, key ...; says the nearest known one
+    ├── EnvError             an environment raised, or returned NaN or a wrong shape
+    ├── ReplayError
+    │   ├── CorruptShard     a shard's files do not agree with its schema
+    │   ├── NoSpace          the replay does not fit where it should go
+    │   └── WrongSchema      rows that do not fit the shard
+    ├── CheckpointError      a checkpoint cannot be read
+    ├── RunInUse             another live process owns this run folder
+    └── PlacementError       the cluster cannot place a role
+
+Each message names the value and the remedy; the command line prints it without a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShoalError(Exception):
+    """Base of all errors Shoal raises on purpose."""
+
+
+class ConfigError(ShoalError):
+    """A setting, key, name or value that cannot be used."""
+
+
+class UnknownName(ConfigError):
+    """A name nobody knows; the message proposes the nearest one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+        choice = "" if near or not known else f" Known: {listed}."
+        super().__init__(f"Unknown {kind} {name!r}.{hint}{choice}" + (f" {remedy}" if remedy else ""))
+
+
+class EnvError(ShoalError):
+    """An environment raised, or returned NaN or a wrong shape."""
+
+
+class ReplayError(ShoalError):
+    """Base of the replay plane's errors."""
+
+
+class CorruptShard(ReplayError):
+    """A shard's files do not agree with its schema."""
+
+
+class NoSpace(ReplayError):
+    """The replay does not fit where it should go."""
+
+
+class WrongSchema(ReplayError):
+    """Rows that do not fit the shard."""
+
+
+class CheckpointError(ShoalError):
+    """A checkpoint cannot be read."""
+
+
+class RunInUse(ShoalError):
+    """Another live process owns this run folder."""
+
+
+class PlacementError(ShoalError):
+    """The cluster cannot place a role."""

@@ -1,0 +1,144 @@
+"""Actor: steps environments with the newest weights and writes the stream into its shard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.algorithms.interface import Outcome, Policy
+from shoal.envs import Env
+from shoal.errors import EnvError
+from shoal.loops.reports import ActorReport
+from shoal.loops.settings import ActorSettings
+from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.replay import Entry, Ledger, RateLimiter, ShardWriter
+from shoal.types import FINAL, Array, Episode
+
+WAIT_SECONDS = 0.001
+ORPHAN_SECONDS = 60.0
+"""A driver silent for so long is dead: stop rather than fill a replay nobody reads."""
+
+
+class Actor:
+    """One vector environment, one policy, one shard."""
+
+    def __init__(
+        self,
+        index: int,
+        make_env: Callable[[int], Env],
+        policy: Policy,
+        writer: ShardWriter,
+        board: WeightBoard,
+        ledger: Ledger,
+        limiter: RateLimiter,
+        settings: ActorSettings,
+    ) -> None:
+        """Args:
+        index: which actor of the run.
+        make_env: makes the environment; its argument counts the times it was made anew.
+        policy: how to act.
+        writer: the actor's own shard.
+        board: where weights come from.
+        ledger: the run's counts.
+        limiter: when to wait for the learner.
+        settings: the `actor` section.
+        """
+        self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
+        self._board, self._weights = board, FlatModule(policy.module)
+        self._ledger, self._limiter, self._settings = ledger, limiter, settings
+        self._env = make_env(0)
+        self._stack = self._env.spec.frame_stack
+        self._errors = 0
+        self._version = 0
+        self._ticks = 0
+        self._obs: Array
+        self._boundary: npt.NDArray[np.uint8]
+        self._first: npt.NDArray[np.bool_]
+        self._state: Any
+        self._begin_stream()
+
+    def run(self, *, seconds: float | None = None, steps: int | None = None) -> ActorReport:
+        """Collects for so many seconds or vector steps, or until the run stops."""
+        began = time.perf_counter()
+        deadline = began + seconds if seconds is not None else float("inf")
+        taken, waited, ticks = 0, 0.0, 0
+        episodes: list[Episode] = []
+        notes: list[str] = []
+        while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
+            if not self._limiter.may_insert(self._ledger.inserts, self._ledger[Entry.SAMPLES]):
+                if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                    break
+                pause = time.perf_counter()
+                time.sleep(WAIT_SECONDS)
+                waited += time.perf_counter() - pause
+                continue
+            try:
+                taken += self._step(episodes)
+            except EnvError as error:
+                notes.append(self._recover(error))
+            ticks += 1
+        self._writer.beat()
+        elapsed = time.perf_counter() - began
+        return ActorReport(self._index, taken, elapsed, waited, tuple(episodes), self._version, tuple(notes))
+
+    def close(self) -> None:
+        """Closes the environment and the shard."""
+        self._env.close()
+        self._writer.close()
+
+    def _step(self, episodes: list[Episode]) -> int:
+        """One step of every lane; returns how many were steps and not resets."""
+        if self._ticks % self._settings.weights_period == 0 and self._board.version != self._version:
+            self._version = self._weights.load(self._board)
+        self._ticks += 1
+        obs, boundary = self._obs, self._boundary
+        decision = self._policy.act(obs, self._state, self._first, explore=True)
+        result = self._env.step(decision.action)
+        outcome = Outcome(result.reward, result.terminated, result.truncated, boundary)
+        row: dict[str, Any] = {
+            "obs": obs[:, -1] if self._stack > 1 else obs,
+            "action": decision.action,
+            "reward": result.reward,
+            "terminated": result.terminated,
+            "truncated": result.truncated,
+            "boundary": boundary,
+            "weights_version": self._version,
+            **self._policy.record(outcome),
+        }
+        steps = len(boundary) - int(np.count_nonzero(boundary))
+        self._writer.append(row, steps=steps, episodes=len(result.finished))
+        episodes.extend(result.finished)
+        self._state, self._obs = decision.state, result.obs
+        self._first = boundary == FINAL
+        self._boundary = (result.terminated | result.truncated).astype(np.uint8)  # FINAL is 1
+        return steps
+
+    def _begin_stream(self) -> None:
+        """Resets the environment; what follows does not continue what was."""
+        self._obs = self._env.reset()
+        lanes = len(self._obs)
+        self._boundary = np.zeros(lanes, np.uint8)
+        self._first = np.ones(lanes, np.bool_)
+        self._state = self._policy.initial_state(lanes)
+        self._policy.reset()
+
+    def _recover(self, error: EnvError) -> str:
+        """Makes the environment anew, or gives up, as configured. What it returned last was not written."""
+        self._errors += 1
+        if self._settings.on_env_error == "stop" or self._errors >= self._settings.env_error_limit:
+            raise EnvError(
+                f"{error} (actor {self._index}, error {self._errors} of {self._settings.env_error_limit}; "
+                f"actor.on_env_error = {self._settings.on_env_error})"
+            ) from error
+        try:
+            self._env.close()
+        finally:
+            self._env = self._make_env(self._errors)
+        self._writer.cut()
+        self._begin_stream()
+        count = f"{self._errors} of {self._settings.env_error_limit}"
+        return f"actor {self._index}: {error}; made the environment anew ({count})"

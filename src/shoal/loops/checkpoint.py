@@ -1,0 +1,298 @@
+"""Checkpoints: one safetensors file each, written whole or not at all, and never unpickled.
+
+A file holds every tensor of a learner (weights, target weights, optimiser state) and, in its header, one JSON text with
+everything else, under a SHA-256 over both. It is written under a temporary name, synced and renamed, so a kill at any
+moment leaves the old files and perhaps one complete new one.
+
+    tensors, scalars = flatten_optimizer(optimizer, prefix="optimizer.")
+    tensors |= module_tensors(network, prefix="policy.")
+    save_checkpoint(folder, CheckpointState(updates=1000, tensors=tensors, info={"optimizer": scalars}))
+
+    state = load_checkpoint(folder)
+    load_module(network, state.tensors, prefix="policy.")
+    restore_optimizer(optimizer, state.tensors, state.info["optimizer"], prefix="optimizer.")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from shoal.errors import CheckpointError
+
+FORMAT = 1
+BEST = "best.safetensors"
+_STEP_NAME = re.compile(r"step_(\d{9,})\.safetensors")
+_LIST_ATTEMPTS = 3
+# Optimiser state that must have its parameter's shape; torch itself only notices at the next update, if at all.
+_PARAMETER_SHAPED = frozenset(
+    {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg", "momentum_buffer", "exp_inf", "sum"}
+)
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """All that is needed to go on training.
+
+    Attributes:
+        updates: learner updates so far; names the file.
+        tensors: every tensor by a flat name, on any device; loaded ones are on the CPU.
+        info: everything else, JSON-able with string keys (env_steps, weights_version, rng, optimiser scalars, ...).
+            Tuples come back as lists; integers of any size, NaN and infinities survive.
+        path: the file it was loaded from.
+        skipped: one line for each newer checkpoint that could not be used; show them to the user.
+    """
+
+    updates: int
+    tensors: Mapping[str, Tensor]
+    info: Mapping[str, Any]
+    path: Path | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def save_checkpoint(folder: Path, state: CheckpointState, *, keep: int = 3) -> Path:
+    """Writes `step_<updates>.safetensors` and removes all but the last `keep` up to it; the best one stays."""
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, got {keep}")
+    path = folder / f"step_{state.updates:09d}.safetensors"
+    _write(path, state)
+    # A file of a higher number is one that loading skipped: training will reach and replace or prune it.
+    done = [old for old in list_checkpoints(folder) if _number(old) <= state.updates]
+    for old in done[:-keep]:
+        old.unlink(missing_ok=True)
+    for leftover in folder.glob(".step_*.tmp"):
+        leftover.unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(folder: Path) -> CheckpointState:
+    """Loads the newest valid checkpoint; `skipped` of the result names the newer ones that were not.
+
+    Raises:
+        CheckpointError: none is valid; the message gives the reason for each.
+    """
+    for _ in range(_LIST_ATTEMPTS):
+        skipped: list[str] = []
+        vanished = False
+        for path in reversed(list_checkpoints(folder)):
+            try:
+                return replace(_read(path), skipped=tuple(skipped))
+            except FileNotFoundError:
+                vanished = True
+            except CheckpointError as error:
+                skipped.append(str(error))
+        if not vanished:  # else a live run pruned what we were about to read: look again
+            break
+    reasons = "; ".join(skipped) or ("it holds no checkpoint" if folder.is_dir() else "there is no such folder")
+    raise CheckpointError(f"No usable checkpoint in {folder}: {reasons}.")
+
+
+def save_best(folder: Path, state: CheckpointState) -> Path:
+    """Replaces the best checkpoint, which is never pruned."""
+    _write(folder / BEST, state)
+    return folder / BEST
+
+
+def load_best(folder: Path) -> CheckpointState:
+    """Loads the best checkpoint; CheckpointError when there is none or it is corrupt."""
+    try:
+        return _read(folder / BEST)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"No best checkpoint in {folder}: it is written after the first evaluation. Use the newest one instead."
+        ) from None
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The numbered checkpoints, oldest first, valid or not."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _STEP_NAME.fullmatch(path.name)), key=_number)
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Writes a file so that it is, at any moment and after a power cut, the old one or the complete new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def module_tensors(module: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+    """Parameters and buffers of a module under `prefix` + their names. No copy: save before the next update."""
+    return {prefix + name: tensor.detach() for name, tensor in module.state_dict().items()}
+
+
+def load_module(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Copies the tensors under `prefix` into a module; CheckpointError names each parameter that does not fit."""
+    own = module.state_dict()
+    given = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    problems = [f"{prefix}{name} is missing" for name in own if name not in given]
+    problems += [f"{prefix}{name} is not in this network" for name in given if name not in own]
+    problems += [
+        f"{prefix}{name} has shape {list(given[name].shape)}, this network's has {list(own[name].shape)}"
+        for name in own
+        if name in given and given[name].shape != own[name].shape
+    ]
+    if problems:
+        raise CheckpointError(
+            f"The checkpoint does not fit this network: {_few(problems)}. "
+            "Was it made with another environment, algorithm or network setting?"
+        )
+    module.load_state_dict(given)
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Splits a torch optimiser into tensors by flat names and JSON-able scalars.
+
+    Returns:
+        tensors named `<prefix><parameter number>.<name>` or `<prefix>group<number>.<name>`, and
+        {"groups": [{...}], "state": {parameter number: {name: value}}}.
+    """
+    tensors: dict[str, Tensor] = {}
+    content = optimizer.state_dict()
+    scalars: dict[str, Any] = {
+        "groups": [
+            _split(group, f"{prefix}group{number}.", tensors) for number, group in enumerate(content["param_groups"])
+        ],
+        "state": {
+            str(number): _split(state, f"{prefix}{number}.", tensors) for number, state in content["state"].items()
+        },
+    }
+    return tensors, scalars
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], prefix: str = ""
+) -> None:
+    """Puts back what `flatten_optimizer` took, so that the next update is the one that would have followed.
+
+    The optimiser must hold the same parameters in the same order; its settings (learning rate, ...) become the saved.
+    """
+    groups = [{key: _as_tuple(key, value) for key, value in group.items()} for group in scalars["groups"]]
+    states: dict[int, dict[str, Any]] = {int(number): dict(state) for number, state in scalars["state"].items()}
+    for name, tensor in tensors.items():
+        if not name.startswith(prefix):
+            continue
+        owner, _, key = name.removeprefix(prefix).partition(".")
+        try:
+            target = groups[int(owner.removeprefix("group"))] if owner.startswith("group") else states[int(owner)]
+        except (KeyError, IndexError, ValueError):
+            raise CheckpointError(f"{name} in the checkpoint belongs to no parameter of its optimiser.") from None
+        target[key] = tensor.clone()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in groups for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=False):
+        for key, value in states.get(number, {}).items():
+            if key in _PARAMETER_SHAPED and isinstance(value, Tensor) and value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"The checkpoint's optimiser state {prefix}{number}.{key} has shape {list(value.shape)}, "
+                    f"its parameter here has {list(parameter.shape)}."
+                )
+    try:
+        optimizer.load_state_dict({"state": states, "param_groups": groups})
+    except ValueError as error:
+        raise CheckpointError(f"The checkpoint does not fit this optimiser: {error}.") from error
+
+
+def _split(values: Mapping[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Moves the tensors among `values` into `tensors`, returns the rest."""
+    tensors.update({prefix + key: value.detach() for key, value in values.items() if isinstance(value, Tensor)})
+    return {key: value for key, value in values.items() if not isinstance(value, Tensor)}
+
+
+def _as_tuple(key: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) and key not in ("params", "param_names") else value
+
+
+def _number(path: Path) -> int:
+    match = _STEP_NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _few(problems: list[str], limit: int = 4) -> str:
+    more = f"; and {len(problems) - limit} more" if len(problems) > limit else ""
+    return "; ".join(problems[:limit]) + more
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _plain(value: object) -> object:
+    """What json cannot write by itself: numpy's scalars become Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r} is neither a number, text, list nor dict")
+
+
+def _write(path: Path, state: CheckpointState) -> None:
+    try:
+        text = json.dumps({"format": FORMAT, "updates": state.updates, "info": state.info}, default=_plain)
+    except TypeError as error:
+        raise CheckpointError(f"Cannot save {path}: {error}.") from error
+    # A copy of each, because safetensors refuses tensors that share memory (tied weights) or are not contiguous.
+    tensors = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in state.tensors.items()
+    }
+    data = safetensors.torch.save(tensors, metadata={"shoal": text, "sha256": _digest(text, tensors)})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, data)
+    except OSError as error:
+        raise CheckpointError(
+            f"Cannot write {path} ({len(data) / 2**20:.1f} MiB): {error.strerror}. Earlier checkpoints are intact."
+        ) from error
+
+
+def _read(path: Path) -> CheckpointState:
+    try:
+        data = path.read_bytes()
+        tensors = safetensors.torch.load(data)  # also checks the header, the offsets and the length
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = header["__metadata__"]
+        text, wanted = metadata["shoal"], metadata["sha256"]
+        if _digest(text, tensors) != wanted:
+            raise CheckpointError(f"{path.name} is corrupt (its content does not match its checksum)")
+        content = json.loads(text)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
+    except KeyError as error:
+        raise CheckpointError(f"{path.name} is no Shoal checkpoint (it has no {error} in its header)") from error
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path.name} is corrupt ({error})") from error
+    if content["format"] != FORMAT:
+        raise CheckpointError(f"{path.name} has format {content['format']}, this Shoal reads {FORMAT}")
+    return CheckpointState(updates=content["updates"], tensors=tensors, info=content["info"], path=path)

@@ -1,0 +1,177 @@
+"""LearnerLoop: draws batches, updates, returns priorities, publishes weights, saves checkpoints."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shoal.algorithms.interface import Learner, LearnerState
+from shoal.errors import ShoalError
+from shoal.loops.checkpoint import CheckpointState, save_checkpoint
+from shoal.loops.reports import LearnerReport
+from shoal.loops.settings import LearnerSettings
+from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.replay import Entry, Ledger, Prefetcher, RateLimiter, Replay
+from shoal.types import Sample
+
+WAIT_SECONDS = 0.001
+ORPHAN_SECONDS = 60.0
+
+
+class _Means:
+    """Running means of device scalars, read only when reported."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+        self.count = 0
+
+    def add(self, metrics: Any) -> None:
+        for name, value in metrics.items():
+            known = self._sums.get(name)
+            self._sums[name] = value.clone() if known is None else known.add_(value)
+        self.count += 1
+
+    def take(self) -> dict[str, float]:
+        means = {name: float(total) / self.count for name, total in self._sums.items()} if self.count else {}
+        self._sums, self.count = {}, 0
+        return means
+
+
+class LearnerLoop:
+    """One learner on one replay."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        replay: Replay,
+        board: WeightBoard,
+        ledger: Ledger,
+        limiter: RateLimiter,
+        settings: LearnerSettings,
+        checkpoints: Path,
+    ) -> None:
+        """Args:
+        learner: what updates.
+        replay: what it learns from; with prefetching it belongs to the prefetching thread.
+        board: where weights go.
+        ledger: the run's counts.
+        limiter: when to wait for the actors.
+        settings: the `learner` section.
+        checkpoints: their folder.
+        """
+        self._learner, self._replay, self._board, self._ledger = learner, replay, board, ledger
+        self._limiter, self._settings, self._checkpoints = limiter, settings, checkpoints
+        self._weights = FlatModule(learner.module)
+        self._means = _Means()
+        self._staleness = 0.0
+        self._dropped = 0
+        self._saved_at = time.monotonic()
+        self._samples_before = ledger[Entry.SAMPLES]
+        self._prefetcher = Prefetcher(replay, settings.prefetch, self._may_sample) if settings.prefetch else None
+        if board.version == 0:
+            self._weights.publish(board)
+
+    def run(self, *, seconds: float | None = None, updates: int | None = None) -> LearnerReport:
+        """Learns for so many seconds or updates, or until the run stops."""
+        began = time.perf_counter()
+        deadline = began + seconds if seconds is not None else float("inf")
+        done, waited, versions = 0, 0.0, 0.0
+        while (updates is None or done < updates) and not self._ledger.stop:
+            asked = time.perf_counter()
+            if asked >= deadline:
+                break
+            sample = self._next_sample(updates is None)
+            if sample is None:
+                waited += time.perf_counter() - asked
+                if updates is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                    break
+                continue
+            if self._prefetcher:
+                waited += time.perf_counter() - asked
+            versions += max(0.0, self._board.version - sample.weights_version)
+            self._update(sample)
+            done += 1
+        metrics = self._checked(self._means.take())
+        self._staleness = versions / done if done else self._staleness
+        return LearnerReport(
+            updates=done,
+            seconds=time.perf_counter() - began,
+            waited=waited,
+            metrics=metrics,
+            staleness=self._staleness,
+            replay_rows=self._replay.size,
+            dropped_priorities=self._dropped + (self._prefetcher.dropped if self._prefetcher else 0),
+            weights_version=self._board.version,
+        )
+
+    def save(self) -> Path:
+        """Saves a checkpoint now."""
+        state = self._learner.state()
+        info = {
+            "env_steps": self._ledger.env_steps,
+            "episodes": self._ledger.episodes,
+            "updates": self._ledger.updates,
+            "weights_version": self._board.version,
+            "learner": state.scalars,
+        }
+        saved = CheckpointState(updates=self._ledger.updates, tensors=state.tensors, info=info)
+        self._saved_at = time.monotonic()
+        return save_checkpoint(self._checkpoints, saved, keep=self._settings.keep_checkpoints)
+
+    def restore(self, state: CheckpointState) -> None:
+        """Goes on from a checkpoint, with newer weights if the board has them."""
+        self._learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
+        if self._board.version > int(state.info["weights_version"]):
+            self._weights.load(self._board)
+        else:
+            self._weights.publish(self._board)
+
+    def adopt_board(self) -> None:
+        """Goes on with the newest published weights: all there is when no checkpoint was saved yet."""
+        self._weights.load(self._board)
+        self._learner.weights_replaced()
+
+    def close(self) -> None:
+        """Stops the prefetching thread."""
+        if self._prefetcher:
+            self._prefetcher.close()
+
+    def _may_sample(self) -> bool:
+        """Whether one more batch may be drawn. Asked by whoever draws, so the count of draws has one writer."""
+        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.drawn * self._replay.batch_size
+        return self._limiter.may_sample(self._ledger.inserts, self._ledger[Entry.SAMPLES])
+
+    def _next_sample(self, wait: bool) -> Sample | None:
+        if self._prefetcher:
+            return self._prefetcher.get(timeout=0.05)
+        sample = self._replay.sample() if self._may_sample() else None
+        if sample is None and wait:
+            time.sleep(WAIT_SECONDS)
+        return sample
+
+    def _update(self, sample: Sample) -> None:
+        result = self._learner.step(sample)
+        if result.priorities is not None:
+            if self._prefetcher:
+                self._prefetcher.update_priorities(sample.keys, result.priorities)
+            else:
+                self._dropped += self._replay.update_priorities(sample.keys, result.priorities)
+        self._means.add(result.metrics)
+        self._ledger.add(Entry.UPDATES, 1)
+        if self._ledger[Entry.UPDATES] % self._settings.publish_every == 0:
+            self._weights.publish(self._board)
+        if time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
+            self.save()
+
+    def _checked(self, metrics: dict[str, float]) -> dict[str, float]:
+        loss = metrics.get("loss", 0.0)
+        if loss != loss or abs(loss) == float("inf"):
+            raise ShoalError(
+                f"The loss became {loss} within {self._ledger.updates} updates; training on would ruin the weights. "
+                "Lower algorithm.learning_rate or algorithm.gradient_clip, or check the environment's rewards. "
+                f"The checkpoints before it are in {self._checkpoints}."
+            )
+        return metrics

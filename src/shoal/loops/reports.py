@@ -1,0 +1,55 @@
+"""What roles report after a bounded piece of work. A report is also the role's heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.types import Episode
+
+
+@dataclass(frozen=True)
+class ActorReport:
+    """What one actor did."""
+
+    index: int
+    steps: int
+    seconds: float
+    waited: float
+    """Seconds spent waiting for the rate limiter."""
+    episodes: tuple[Episode, ...]
+    weights_version: int
+    notes: tuple[str, ...] = ()
+    """Environment errors the actor recovered from."""
+
+
+@dataclass(frozen=True)
+class LearnerReport:
+    """What the learner did."""
+
+    updates: int
+    seconds: float
+    waited: float
+    """Seconds spent waiting for experience."""
+    metrics: Mapping[str, float]
+    """Means over the updates."""
+    staleness: float
+    """Mean age of the drawn steps' weights, in published versions."""
+    replay_rows: int
+    dropped_priorities: int
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """What the evaluator saw."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    env_steps: int
+    """Environment steps of the run when the evaluation began."""
+    weights_version: int
+    seconds: float
+    best: bool = False
+    """Whether this was the best evaluation so far."""
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,104 @@
+"""The settings of a run: one section per part, each value declared once with type, default, range and a line of doc."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
+
+from shoal.algorithms import get_algorithm
+from shoal.algorithms.interface import Algorithm, AlgorithmConfig
+from shoal.envs import EnvSettings
+from shoal.replay.settings import ReplaySettings
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ActorSettings(_Section):
+    """How experience is collected."""
+
+    weights_period: int = Field(16, ge=1, description="Vector steps between two looks at the weight board.")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="Arithmetic of the actors' networks.")
+    threads: int = Field(1, ge=1, le=64, description="Torch threads of each actor.")
+    on_env_error: Literal["restart", "stop"] = Field(
+        "restart", description="When an environment raises or returns NaN: make it anew and go on, or stop the run."
+    )
+    env_error_limit: int = Field(
+        10, ge=1, description="Errors of one actor's environment at which the run stops after all."
+    )
+
+
+class LearnerSettings(_Section):
+    """How weights are updated."""
+
+    batch_size: int = Field(256, ge=1, le=65_536, description="Draws per update.")
+    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, …")
+    threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
+    prefetch: int = Field(
+        0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 for none, best for small rows."
+    )
+    publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
+    checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")
+    keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept, beside the best.")
+
+
+class EvaluationSettings(_Section):
+    """How progress is judged: greedy episodes with the newest weights, in a process of their own."""
+
+    episodes: int = Field(20, ge=1, description="Episodes per evaluation.")
+    every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations.")
+    lanes: int = Field(20, ge=1, description="Episodes played side by side.")
+
+
+class StopSettings(_Section):
+    """When a run ends by itself: at whichever comes first."""
+
+    steps: int | None = Field(None, ge=1, description="Environment steps.")
+    seconds: float | None = Field(None, gt=0, description="Wall-clock seconds of this execution.")
+    mean_return: float | None = Field(None, description="Mean evaluation return at which the task counts as solved.")
+
+
+class RunSettings(_Section):
+    """A complete run, as saved in `config.yaml`."""
+
+    env: EnvSettings
+    algo: str = Field("apex-dqn", description="Algorithm; `shoal algorithms` lists them.")
+    algorithm: SerializeAsAny[AlgorithmConfig] = Field(description="The algorithm's own hyper-parameters.")
+    actors: int = Field(2, ge=1, le=4096, description="Actor processes.")
+    actor: ActorSettings = ActorSettings()
+    learner: LearnerSettings = LearnerSettings()
+    replay: ReplaySettings = ReplaySettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    stop: StopSettings = StopSettings()
+    seed: int = Field(1, ge=0, description="Seed of everything random.")
+    runtime: Literal["ray", "inline"] = Field("ray", description="ray: a process per role; inline: one, reproducible.")
+    address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")
+    report_seconds: float = Field(2.0, gt=0, description="Seconds between the roles' reports.")
+    restart_limit: int = Field(20, ge=0, description="Role restarts after which the run gives up.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _build_algorithm_section(cls, data: Any) -> Any:
+        """The `algorithm` section is a model of its own, one per algorithm."""
+        if isinstance(data, dict) and isinstance(data.get("algo", "apex-dqn"), str):
+            given = data.get("algorithm", {})
+            if not isinstance(given, AlgorithmConfig):
+                data = {**data, "algorithm": get_algorithm(data.get("algo", "apex-dqn")).config.model_validate(given)}
+        return data
+
+    @property
+    def definition(self) -> Algorithm:
+        """The algorithm behind the name."""
+        return get_algorithm(self.algo)
+
+    @property
+    def tolerance(self) -> float:
+        """The rate limiter's tolerance: by default a few batches, and no less than what all actors insert in a few
+        steps.
+        """
+        if self.replay.tolerance is not None:
+            return self.replay.tolerance
+        round_of_steps = (self.replay.samples_per_insert or 1.0) * self.env.lanes * self.actors
+        return max(4.0 * self.learner.batch_size, 4.0 * round_of_steps)

@@ -1,0 +1,109 @@
+"""WeightBoard: the newest weights, versioned, on shared memory.
+
+Two slots and two counters. The learner announces the version it is about to write (`claim`), fills the idle slot, then
+publishes it (`version`). A reader copies the published slot and looks at `claim` again: two or more ahead means its
+slot was being written, and it reads once more. Readers look at one counter between steps (nanoseconds) and copy only
+when it moved.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from shoal.errors import ConfigError
+from shoal.replay.counters import Counters, fence
+
+Weights = npt.NDArray[np.float32]
+
+
+class _Word(IntEnum):
+    CLAIM = 0
+    VERSION = 1
+
+
+class WeightBoard:
+    """One learner publishes, any number of policies read."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Opens the board, or makes it.
+
+        Args:
+            path: its file; counters lie beside it.
+            size: number of weights.
+        """
+        words = path.with_suffix(".words")
+        if not words.exists():
+            with open(path, "wb") as file:
+                os.ftruncate(file.fileno(), max(1, size) * 8)
+            Counters.create(words)
+        if path.stat().st_size != max(1, size) * 8:
+            raise ConfigError(
+                f"{path} holds {path.stat().st_size // 8} weights, this network has {size}: another network wrote it. "
+                "Resume with the settings the run was started with."
+            )
+        self._words = Counters(words, writable=True)
+        with open(path, "r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
+        self._slots: Weights = np.ndarray((2, max(1, size)), np.float32, buffer=mapped)
+
+    @property
+    def version(self) -> int:
+        """The newest version; 0 when nothing was published yet."""
+        return self._words[_Word.VERSION]
+
+    def publish(self, weights: Weights) -> int:
+        """Makes weights the newest; returns their version."""
+        version = self.version + 1
+        self._words[_Word.CLAIM] = version
+        fence()
+        self._slots[version % 2, : len(weights)] = weights
+        fence()
+        self._words[_Word.VERSION] = version
+        return version
+
+    def read(self, out: Weights) -> int:
+        """Copies the newest weights; returns their version (0 and nothing copied when there are none)."""
+        while (version := self.version) > 0:
+            fence()
+            out[:] = self._slots[version % 2, : len(out)]
+            fence()
+            if self._words[_Word.CLAIM] <= version + 1:
+                return version
+        return 0
+
+
+class FlatModule:
+    """A network's weights and buffers as one vector of float32, in the order of its state dict."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tensors = [t for t in module.state_dict(keep_vars=True).values() if t.is_floating_point()]
+        self.size = sum(tensor.numel() for tensor in self._tensors)
+        self._buffer: Weights = np.empty(max(1, self.size), np.float32)
+        self._flat = torch.from_numpy(self._buffer)
+
+    def publish(self, board: WeightBoard) -> int:
+        """Puts the network's weights on the board."""
+        done = 0
+        for tensor in self._tensors:
+            self._flat[done : done + tensor.numel()].copy_(tensor.detach().reshape(-1))
+            done += tensor.numel()
+        return board.publish(self._buffer[: self.size])
+
+    def load(self, board: WeightBoard) -> int:
+        """Takes the newest weights from the board; returns their version."""
+        version = board.read(self._buffer[: self.size])
+        if version:
+            done = 0
+            with torch.no_grad():
+                for tensor in self._tensors:
+                    tensor.copy_(self._flat[done : done + tensor.numel()].view_as(tensor))
+                    done += tensor.numel()
+        return version

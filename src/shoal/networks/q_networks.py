@@ -1,0 +1,99 @@
+"""Whole networks for value-based algorithms: a torso chosen by the observation, and a head.
+
+Vectors (MLP): all of `hidden` but its last entry is the torso; the last entry is the width of the head's hidden layer.
+With dueling that width is shared out, half to each stream (rounded up), so a dueling network costs what the plain one
+of the same `hidden` does. Two full streams would double the largest matrix product of every update.
+
+Images: the Nature convolutions, then per stream Linear(512), ReLU, Linear, as in "Distributed Prioritized Experience
+Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`; `hidden` is for vectors only.
+
+Weights start as torch's layers do by default, from torch's global generator.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from shoal.errors import ConfigError
+from shoal.networks.heads import QHead, QuantileHead
+from shoal.networks.torso import MLP, NatureCNN, image_layout, make_torso
+
+
+class QNetwork(nn.Module):
+    """Action values of an observation.
+
+    Args:
+        obs_shape: shape of one observation, frame stack included.
+        obs_dtype: numpy name of its dtype.
+        num_actions: A.
+        hidden: layer widths for vectors; see the module.
+        dueling: value and advantage streams instead of one.
+        image_hidden: width of each stream for images.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        num_actions: int,
+        hidden: tuple[int, ...] = (256, 256),
+        dueling: bool = True,
+        *,
+        image_hidden: int = 512,
+    ) -> None:
+        super().__init__()
+        self.torso, width = _torso_and_width(obs_shape, obs_dtype, hidden, dueling, image_hidden)
+        self.head = QHead(self.torso.out_features, num_actions, width, dueling)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, *obs_shape] of the observation's own dtype -> [B, A]"""
+        q: Tensor = self.head(self.torso(obs))
+        return q
+
+
+class QuantileNetwork(nn.Module):
+    """Quantiles of the return of each action; their mean over N is the action value.
+
+    "Distributional Reinforcement Learning with Quantile Regression", https://arxiv.org/abs/1710.10044.
+
+    Args:
+        obs_shape: shape of one observation, frame stack included.
+        obs_dtype: numpy name of its dtype.
+        num_actions: A.
+        hidden: layer widths for vectors; see the module.
+        dueling: value and advantage streams instead of one.
+        quantiles: N; 200 in the paper, fewer are enough for small environments.
+        image_hidden: width of each stream for images.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        num_actions: int,
+        hidden: tuple[int, ...] = (256, 256),
+        dueling: bool = True,
+        *,
+        quantiles: int,
+        image_hidden: int = 512,
+    ) -> None:
+        super().__init__()
+        self.torso, width = _torso_and_width(obs_shape, obs_dtype, hidden, dueling, image_hidden)
+        self.head = QuantileHead(self.torso.out_features, num_actions, quantiles, width, dueling)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, *obs_shape] of the observation's own dtype -> [B, A, N]"""
+        dist: Tensor = self.head(self.torso(obs))
+        return dist
+
+
+def _torso_and_width(
+    obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...], dueling: bool, image_hidden: int
+) -> tuple[MLP | NatureCNN, int]:
+    """The torso, and the width of one stream of the head."""
+    if image_layout(obs_shape, obs_dtype) is not None:
+        return make_torso(obs_shape, obs_dtype, ()), image_hidden
+    if any(width < 1 for width in hidden):
+        raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
+    last = hidden[-1] if hidden else 0
+    return make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last

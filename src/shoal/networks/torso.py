@@ -1,0 +1,141 @@
+"""Torsos: from an observation to features.
+
+A torso takes observations as they are stored (uint8, bool, float64, ...) and brings them to the dtype of its weights
+itself, so batches cross the bus small and a network in bfloat16 needs no other caller. Every torso has `out_features`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import ConfigError
+
+MIN_IMAGE = 36
+"""Smallest height and width the three convolutions of `NatureCNN` can take."""
+
+
+class MLP(nn.Module):
+    """Linear layers, each followed by the activation, the last one too.
+
+    Without layers (`hidden=()`) it only flattens, and leaves the dtype to whoever comes next.
+
+    Args:
+        in_features: number of values in one observation, whatever its shape.
+        hidden: widths of the layers.
+        activation: class of the activation, made without arguments.
+    """
+
+    def __init__(self, in_features: int, hidden: tuple[int, ...], activation: type[nn.Module] = nn.ReLU) -> None:
+        super().__init__()
+        if in_features < 1 or any(width < 1 for width in hidden):
+            raise ConfigError(f"An MLP needs positive widths, got {in_features} inputs and hidden={tuple(hidden)}.")
+        self.in_features = in_features
+        self.out_features = hidden[-1] if hidden else in_features
+        layers: list[nn.Module] = []
+        for width_in, width_out in zip((in_features, *hidden), hidden, strict=False):
+            layers += [nn.Linear(width_in, width_out), activation()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, *obs_shape] of any dtype -> [B, out_features]"""
+        if obs.dim() == 0 or obs.numel() != obs.shape[0] * self.in_features:
+            raise ValueError(f"obs must be [B, ...] with {self.in_features} values each, got shape {tuple(obs.shape)}.")
+        x = obs.reshape(obs.shape[0], self.in_features)  # [B, F]
+        if not len(self.layers):
+            return x
+        features: Tensor = self.layers(x.to(cast(nn.Linear, self.layers[0]).weight.dtype))
+        return features
+
+
+class NatureCNN(nn.Module):
+    """The three convolutions of "Human-level control through deep reinforcement learning", flattened.
+
+    https://www.nature.com/articles/nature14236. 32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1, each with
+    ReLU. The fully connected layer is left to the heads: a dueling network has one per stream.
+
+    Args:
+        in_channels: channels of the image, the frame stack included.
+        height: rows of the image.
+        width: columns of the image.
+        channels_last: True if images come as [B, H, W, C].
+    """
+
+    def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
+        super().__init__()
+        if in_channels < 1 or min(height, width) < MIN_IMAGE:
+            raise ConfigError(
+                f"NatureCNN needs at least 1 channel and {MIN_IMAGE}x{MIN_IMAGE} pixels, "
+                f"got {in_channels} and {height}x{width}."
+            )
+        self.channels_last = channels_last
+        self.in_shape = (height, width, in_channels) if channels_last else (in_channels, height, width)
+        self.out_features = 64 * _conv_size(height) * _conv_size(width)
+        self.conv1 = nn.Conv2d(in_channels, 32, kernel_size=8, stride=4)
+        self.conv2 = nn.Conv2d(32, 64, kernel_size=4, stride=2)
+        self.conv3 = nn.Conv2d(64, 64, kernel_size=3, stride=1)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
+        if tuple(obs.shape[1:]) != self.in_shape:
+            raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
+        x = obs.to(self.conv1.weight.dtype)
+        if obs.dtype == torch.uint8:
+            x = x.mul_(1.0 / 255.0)  # in place: the cast has just made this copy
+        if self.channels_last:
+            x = x.permute(0, 3, 1, 2)  # [B, C, H, W]
+        x = torch.relu_(self.conv1(x))
+        x = torch.relu_(self.conv2(x))
+        x = torch.relu_(self.conv3(x))
+        return x.flatten(1)  # [B, 64 * h * w]
+
+
+def image_layout(obs_shape: tuple[int, ...], obs_dtype: str) -> str | None:
+    """Says whether an observation is an image for `NatureCNN`.
+
+    Args:
+        obs_shape: shape of one observation.
+        obs_dtype: numpy name of its dtype.
+
+    Returns:
+        "CHW", "HWC", or None for everything that is no uint8 image of at least 36x36.
+    """
+    if obs_dtype != "uint8" or len(obs_shape) != 3:
+        return None
+    if min(obs_shape[1:]) >= MIN_IMAGE:
+        return "CHW"
+    # Gymnasium environments give channels last; as a flat vector such an image would train, slowly and badly.
+    return "HWC" if min(obs_shape[:2]) >= MIN_IMAGE else None
+
+
+def make_torso(obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...]) -> MLP | NatureCNN:
+    """Chooses the torso for an observation.
+
+    Args:
+        obs_shape: shape of one observation.
+        obs_dtype: numpy name of its dtype.
+        hidden: widths of the MLP's layers; the convolutions have their own.
+
+    Returns:
+        `NatureCNN` for 3-d uint8 images of at least 36x36, else `MLP` on the flattened observation.
+    """
+    if any(size < 1 for size in obs_shape):
+        raise ConfigError(f"An observation of shape {tuple(obs_shape)} is empty.")
+    layout = image_layout(obs_shape, obs_dtype)
+    if layout == "CHW":
+        channels, height, width = obs_shape
+        return NatureCNN(channels, height, width)
+    if layout == "HWC":
+        height, width, channels = obs_shape
+        return NatureCNN(channels, height, width, channels_last=True)
+    return MLP(math.prod(obs_shape), hidden)
+
+
+def _conv_size(size: int) -> int:
+    """Length of one side after the three convolutions."""
+    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+        size = (size - kernel) // stride + 1
+    return size

@@ -1,0 +1,97 @@
+"""Ledger: a run's own counters, beside its shards, for what no shard can know: how much was sampled, and whether to
+stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+from shoal.replay.counters import Counters
+from shoal.replay.shard import Header
+
+
+class Entry(IntEnum):
+    """The words of `ledger.bin`, and who writes them."""
+
+    SAMPLES = 0
+    """Rows drawn by the learner (learner)."""
+    UPDATES = 1
+    """Learner updates (learner)."""
+    STOP = 2
+    """RUN, or one of the two ways to stop (driver)."""
+    HEARTBEAT = 3
+    """Time of the driver's last sign of life, in ns (driver)."""
+    BASE_STEPS = 4
+    """Environment steps of earlier shards that are gone (driver)."""
+    BASE_EPISODES = 5
+    BASE_UPDATES = 6
+    DROPPED_PRIORITIES = 7
+    """Priorities that came too late (learner)."""
+
+
+RUN, HALT, WIND_DOWN = 0, 1, 2
+"""Values of STOP: go on; every role returns at once; training ends but a last evaluation may finish."""
+
+
+class Ledger:
+    """Counts shared by the processes of one run on one machine."""
+
+    def __init__(self, folder: Path, shards: Sequence[Path]) -> None:
+        """Args:
+        folder: the run's replay folder.
+        shards: the shards whose headers count the inserts.
+        """
+        path = folder / "ledger.bin"
+        self._words = Counters(path, writable=True) if path.exists() else Counters.create(path)
+        self._headers = [Counters(shard / "header.bin", writable=False) for shard in shards]
+
+    def __getitem__(self, entry: Entry) -> int:
+        return self._words[entry]
+
+    def __setitem__(self, entry: Entry, value: int) -> None:
+        self._words[entry] = value
+
+    def add(self, entry: Entry, amount: int) -> None:
+        """Adds to an entry; only its one writer may."""
+        self._words.add(entry, amount)
+
+    @property
+    def inserts(self) -> int:
+        """Environment steps in the shards, ever."""
+        return sum(header[Header.STEPS] for header in self._headers)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of the run, shards that are gone included."""
+        return self.inserts + self[Entry.BASE_STEPS]
+
+    @property
+    def episodes(self) -> int:
+        """Episodes ended in the run."""
+        return sum(header[Header.EPISODES] for header in self._headers) + self[Entry.BASE_EPISODES]
+
+    @property
+    def updates(self) -> int:
+        """Learner updates of the run."""
+        return self[Entry.UPDATES] + self[Entry.BASE_UPDATES]
+
+    @property
+    def stop(self) -> bool:
+        """Whether training is to end: actors and learner return as soon as they can."""
+        return self[Entry.STOP] != RUN
+
+    @property
+    def halt(self) -> bool:
+        """Whether everything is to end, evaluations included."""
+        return self[Entry.STOP] == HALT
+
+    def beat(self) -> None:
+        """The driver's sign of life."""
+        self[Entry.HEARTBEAT] = time.time_ns()
+
+    def driver_silent_for(self) -> float:
+        """Seconds since the driver's last sign of life."""
+        return (time.time_ns() - self[Entry.HEARTBEAT]) / 1e9

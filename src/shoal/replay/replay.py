@@ -1,0 +1,155 @@
+"""Replay: shards, a selector, a view. `sample()` and `update_priorities()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sized
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import ReplayError, WrongSchema
+from shoal.replay.gather import Copier
+from shoal.replay.selectors import Mixture, Part, Selector
+from shoal.replay.shard import ShardReader
+from shoal.replay.views import Allocate, View
+from shoal.types import Keys, Sample
+
+MAX_REDRAWS = 100
+
+
+def _touched(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+    array = np.empty(shape, dtype)
+    array.fill(0)  # faults every page now rather than in the first batches
+    return array
+
+
+class Replay:
+    """Batches drawn from shards in place.
+
+    Batches live in a ring of prepared arrays: one is valid until `ring - 1` further ones were drawn. Not thread-safe;
+    give it to one thread (`prefetch.Prefetcher` does).
+    """
+
+    def __init__(
+        self,
+        shards: Sized[ShardReader],
+        selector: Selector,
+        view: View,
+        batch_size: int,
+        *,
+        ring: int = 2,
+        seed: int | np.random.SeedSequence = 0,
+        threads: int = 1,
+        allocate: Allocate = _touched,
+    ) -> None:
+        """Args:
+        shards: what to draw from; more may be attached later.
+        selector: which rows.
+        view: how rows become a batch.
+        batch_size: draws per batch.
+        ring: prepared batches.
+        seed: of the draws.
+        threads: for copying large rows.
+        allocate: makes the batches' arrays (pinned memory for a GPU).
+        """
+        if not shards:
+            raise ReplayError("A replay needs at least one shard.")
+        self.batch_size = batch_size
+        self._schema = shards[0].info.schema
+        self._view, self._copier = view, Copier(threads)
+        self._mixture = selector if isinstance(selector, Mixture) else Mixture([Part(selector, 1.0)])
+        self._part = self._mixture.part_of(batch_size)
+        self._rng = np.random.default_rng(seed)
+        self._ring = [view.allocate(self._schema, batch_size, allocate) for _ in range(ring)]
+        self.drawn = 0
+        self._everywhere = np.arange(batch_size)
+        self.redrawn = 0
+        self.shards: list[ShardReader] = []
+        for shard in shards:
+            self.attach(shard)
+
+    def attach(self, shard: ShardReader) -> None:
+        """Adds a shard, for instance of a run that joined."""
+        if shard.info.schema != self._schema:
+            raise WrongSchema(f"{shard.path} has other columns than {self.shards[0].path if self.shards else 'asked for'}.")
+        least = 2 * (self._view.span.before + self._view.span.after) + 16
+        if shard.rows < least:
+            raise ReplayError(
+                f"{shard.path} has {shard.rows} rows per lane; this view needs at least {least}. Raise replay.capacity or use fewer lanes."
+            )
+        self.shards.append(shard)
+        self._mixture.attach(shard, self._view.span)
+
+    @property
+    def size(self) -> int:
+        """Rows that could be drawn, as of the last `refresh` or `sample`."""
+        return self._mixture.size
+
+    def refresh(self) -> None:
+        """Takes in what the writers did since."""
+        self._mixture.refresh()
+
+    def sample(self) -> Sample | None:
+        """The next batch, or None when there is not enough to draw from."""
+        self._mixture.refresh()
+        if not self._mixture.ready(self.batch_size):
+            return None
+        data = self._ring[self.drawn % len(self._ring)]
+        keys, probabilities = self._mixture.select(self.batch_size, self._rng)
+        torn = self._fill(keys, self._everywhere, data)
+        for _ in range(MAX_REDRAWS):
+            if not len(torn):
+                break
+            self.redrawn += len(torn)
+            if not self._redraw(torn, keys, probabilities):
+                return None
+            torn = self._fill(Keys(keys.shard[torn], keys.lane[torn], keys.logical[torn]), torn, data)
+        else:
+            raise ReplayError(
+                f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. Raise replay.capacity."
+            )
+        self.drawn += 1
+        return Sample(data, keys, probabilities, self._mixture.size, self._part, self._mean_version(keys))
+
+    def update_priorities(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
+        """Sets the priorities of rows drawn earlier; returns how many were overwritten since."""
+        return self._mixture.update(keys, priorities)
+
+    def _fill(self, keys: Keys, target: npt.NDArray[np.int64], data: Any) -> npt.NDArray[np.int64]:
+        """Copies rows into the places `target` of a batch; returns the places whose rows the writer reached
+        meanwhile.
+        """
+        before, torn = self._view.span.before, []
+        for index, shard in enumerate(self.shards):
+            mine = slice(None) if len(self.shards) == 1 else np.flatnonzero(keys.shard == index)
+            logical, places = keys.logical[mine], target[mine]
+            if not len(logical):
+                continue
+            self._view.fill(shard, keys.lane[mine], logical, places, data, self._copier)
+            oldest = shard.oldest
+            if oldest and int(logical.min()) - before < oldest:
+                torn.append(places[logical - before < oldest])
+        return np.concatenate(torn) if torn else target[:0]
+
+    def _redraw(self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64]) -> bool:
+        """Draws the places anew, each from the part it belongs to. False when a queue ran dry."""
+        self._mixture.refresh()
+        for index, part in enumerate(self._mixture.parts):
+            places = torn[self._part[torn] == index]
+            if not len(places):
+                continue
+            if not part.selector.ready(len(places)):
+                return False
+            again = part.selector.select(len(places), self._rng)
+            keys.shard[places], keys.lane[places], keys.logical[places] = again.keys
+            probabilities[places] = again.probabilities
+        return True
+
+    def _mean_version(self, keys: Keys) -> float:
+        total = 0.0
+        for index, shard in enumerate(self.shards):
+            mine = slice(None) if len(self.shards) == 1 else keys.shard == index
+            versions = shard.columns["weights_version"][keys.logical[mine] % shard.rows, keys.lane[mine]]
+            total += float(versions.sum(dtype=np.float64))
+        return total / len(keys.logical)

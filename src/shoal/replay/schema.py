@@ -1,0 +1,114 @@
+"""Schema: the columns of one step.
+
+Every shard has the same first columns, the stream as it happened (`obs, action, reward, terminated, truncated,
+boundary`) and the version of the weights that acted; an algorithm's policy adds what it recorded (`priority`,
+`log_prob`, `logits`, a recurrent state …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import CorruptShard, WrongSchema
+from shoal.types import Array, EnvSpec
+
+STREAM_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "boundary", "weights_version")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: a name, a numpy dtype name and the shape of one lane's entry."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one entry."""
+        return int(np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64)))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of one step, and how many stored frames make one observation."""
+
+    columns: tuple[Column, ...]
+    frame_stack: int = 1
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise WrongSchema(f"Column names repeat: {names}. Give every recorded column its own name.")
+        if self.frame_stack < 1:
+            raise WrongSchema(f"frame_stack is {self.frame_stack}; use 1 when nothing is stacked.")
+
+    def __getitem__(self, name: str) -> Column:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise WrongSchema(f"No column {name!r}; this schema has {', '.join(self.names)}.")
+
+    def __contains__(self, name: str) -> bool:
+        return any(column.name == name for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Names of the columns beyond the stream that every shard has."""
+        return tuple(name for name in self.names if name not in STREAM_COLUMNS)
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes one step of one lane takes."""
+        return sum(column.nbytes for column in self.columns)
+
+    def check(self, rows: Mapping[str, Array], lanes: int) -> None:
+        """Refuses a row of all lanes that does not fit: missing or unknown columns, wrong shapes."""
+        if set(rows) != set(self.names):
+            missing, unknown = set(self.names) - set(rows), set(rows) - set(self.names)
+            raise WrongSchema(f"Row does not fit the shard: missing {sorted(missing)}, unknown {sorted(unknown)}.")
+        for column in self.columns:
+            expected, got = (lanes, *column.shape), np.shape(rows[column.name])
+            if got != expected:
+                raise WrongSchema(f"Column {column.name!r} wants shape {expected} (lanes first), got {got}.")
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain description, for `schema.json`."""
+        columns = [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape)} for c in self.columns]
+        return {"columns": columns, "frame_stack": self.frame_stack}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Schema:
+        """The inverse of `to_json`."""
+        try:
+            columns = tuple(
+                Column(str(c["name"]), np.dtype(str(c["dtype"])).name, tuple(int(n) for n in c["shape"]))
+                for c in data["columns"]
+            )
+            return Schema(columns, int(data["frame_stack"]))
+        except (KeyError, TypeError, ValueError, WrongSchema) as error:
+            raise CorruptShard(f"Unreadable schema: {error!r}.") from error
+
+
+def step_schema(spec: EnvSpec, extras: tuple[Column, ...] = ()) -> Schema:
+    """The schema of an environment's stream plus an algorithm's recorded columns."""
+    action_dtype = "int64" if spec.num_actions else "float32"
+    stream = (
+        Column("obs", spec.obs_dtype, spec.frame_shape),
+        Column("action", action_dtype, spec.action_shape),
+        Column("reward", "float32"),
+        Column("terminated", "bool"),
+        Column("truncated", "bool"),
+        Column("boundary", "uint8"),
+        Column("weights_version", "uint32"),
+    )
+    return Schema(stream + extras, spec.frame_stack)

@@ -1,0 +1,294 @@
+"""Shard: a single-writer ring of steps in memory-mapped columns, read in place by any number of processes.
+
+A folder: `schema.json`, one raw file per column ([T, N, ...]: T ring rows, N lanes) and `header.bin`. A row's logical
+number (0, 1, 2, … never reused) is its identity; it sits at `logical % T`.
+
+How a torn row never leaves a shard, without a lock:
+
+    writer                                  reader
+    claim = head + k      (a)               draw rows from [claim - T, head)
+    fill k rows           (b)               copy them
+    head = head + k       (c)               look at claim again: rows below claim - T may be torn, redraw them
+
+Because `claim` moves *before* the first byte of an old row is overwritten, a reader whose rows are all at or above
+`claim - T`
+*after* copying has copied them whole. Rows are immutable once published.
+
+A killed writer loses at most the rows it was writing. `ShardWriter.reopen` fills the claimed but unpublished rows with
+CUT markers, raises `epoch` and goes on; no view looks across a CUT.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import CorruptShard, NoSpace, ReplayError
+from shoal.replay.counters import Counters, fence
+from shoal.replay.schema import Schema
+from shoal.replay.storage import gib
+from shoal.types import CUT, Array
+
+FORMAT = 1
+
+
+class Header(IntEnum):
+    """The words of `header.bin`. All are written by the shard's writer, except CURSOR (the fifo reader)."""
+
+    HEAD = 0
+    CLAIM = 1
+    CURSOR = 2
+    EPOCH = 3
+    HEARTBEAT = 4
+    CLOSED = 5
+    STEPS = 6
+    EPISODES = 7
+    DROPPED = 8
+    CUTS = 9
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What a shard says about itself in `schema.json`."""
+
+    schema: Schema
+    rows: int
+    lanes: int
+    run: str = ""
+    env_id: str = ""
+    algorithm: str = ""
+    created: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return self.schema.bytes_per_step * self.rows * self.lanes
+
+
+def create_shard(path: Path, info: ShardInfo) -> None:
+    """Makes an empty shard; its memory is reserved now, so that no later write can run out of it."""
+    if info.rows < 2 or info.lanes < 1:
+        raise ReplayError(f"A shard needs at least 2 rows and 1 lane, got {info.rows} and {info.lanes}.")
+    if path.exists():
+        raise ReplayError(f"{path} exists already. Open it with ShardWriter, or choose another name.")
+    building = path.with_name(path.name + ".new")
+    shutil.rmtree(building, ignore_errors=True)  # of a maker that was killed
+    building.mkdir(parents=True)
+    try:
+        _reserve(building, info)
+    except OSError as error:
+        free = shutil.disk_usage(building).free
+        shutil.rmtree(building)
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise NoSpace(
+            f"{path} needs {gib(info.nbytes)}, but {path.parent} has {gib(free)} free. Lower replay.capacity or set replay.path to a larger disk."
+        ) from error
+    Counters.create(building / "header.bin")
+    described = {"format": FORMAT, "rows": info.rows, "lanes": info.lanes, **info.schema.to_json()}
+    described |= {"run": info.run, "env_id": info.env_id, "algorithm": info.algorithm, "created": info.created}
+    (building / "schema.json").write_text(json.dumps(described, indent=1))
+    building.rename(path)
+
+
+def _reserve(folder: Path, info: ShardInfo) -> None:
+    """Makes the column files, with their space."""
+    if info.nbytes > shutil.disk_usage(folder).free:  # asked first: some file systems fill the whole disk before they refuse
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for column in info.schema.columns:
+        with open(folder / f"{column.name}.bin", "wb") as file:
+            size = column.nbytes * info.rows * info.lanes
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:  # macOS has no such call: the file is sparse there, its space is checked at start only
+                os.ftruncate(file.fileno(), size)
+
+
+def read_info(path: Path) -> ShardInfo:
+    """Reads and checks `schema.json` against the files beside it."""
+    try:
+        data: dict[str, Any] = json.loads((path / "schema.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CorruptShard(f"{path} is not a shard: {error}.") from error
+    if not isinstance(data, dict):
+        raise CorruptShard(f"{path} is not a shard: its schema.json holds a {type(data).__name__}.")
+    if data.get("format") != FORMAT:
+        raise CorruptShard(f"{path} has shard format {data.get('format')!r}; this version of Shoal reads {FORMAT}.")
+    try:
+        described = (int(data["rows"]), int(data["lanes"]), str(data["run"]), str(data["env_id"]))
+        info = ShardInfo(Schema.from_json(data), *described, str(data["algorithm"]), float(data["created"]))
+    except (KeyError, TypeError, ValueError, CorruptShard) as error:
+        raise CorruptShard(f"{path}/schema.json lacks or garbles a field: {error!r}.") from error
+    if info.rows < 2 or info.lanes < 1:
+        raise CorruptShard(f"{path}/schema.json speaks of {info.rows} rows and {info.lanes} lanes.")
+    for column in info.schema.columns:
+        file, size = path / f"{column.name}.bin", column.nbytes * info.rows * info.lanes
+        if not file.is_file() or file.stat().st_size != size:
+            raise CorruptShard(f"{file} should have {size} bytes; the shard is damaged and cannot be used.")
+    return info
+
+
+def _check_header(path: Path, header: Counters, rows: int) -> None:
+    """Refuses counters that no writer can have left."""
+    # A writer may be at work: claim moves first and is looked at on both sides of head.
+    claim_before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
+    if head > claim or claim_before > head + rows:
+        raise CorruptShard(f"{path}: head {head} lies beyond claim {claim}, or claim more than {rows} rows beyond head.")
+
+
+def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
+    columns = {}
+    for column in info.schema.columns:
+        with open(path / f"{column.name}.bin", "r+b" if writable else "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        shape = (info.rows, info.lanes, *column.shape)
+        columns[column.name] = np.ndarray(shape, dtype=column.dtype, buffer=mapped)
+    return columns
+
+
+class ShardWriter:
+    """The one writer of a shard."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens an existing shard for writing and heals what a killed predecessor left."""
+        self.path = path
+        self.info = read_info(path)
+        self.header = Counters(path / "header.bin", writable=True)
+        self._columns = _map_columns(path, self.info, writable=True)
+        self._items = tuple(self._columns.items())
+        _check_header(path, self.header, self.info.rows)
+        self._head, self._claim = self.header[Header.HEAD], self.header[Header.CLAIM]
+        self.header[Header.CLOSED] = 0
+        if self.header[Header.EPOCH] > 0:
+            self.cut(max(1, self._claim - self._head))
+        self.header.add(Header.EPOCH, 1)
+        self.beat()
+
+    @property
+    def head(self) -> int:
+        """Rows ever written."""
+        return self._head
+
+    @property
+    def epoch(self) -> int:
+        """How often the shard was opened for writing, this time included."""
+        return self.header[Header.EPOCH]
+
+    def append(self, row: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
+        """Publishes one step of all lanes.
+
+        Args:
+            row: column name to [N, ...] values; every column of the schema.
+            steps: environment steps in it; by default every lane (rows that only reset a lane are not steps).
+            episodes: episodes that ended in it.
+        """
+        position = self._head % self.info.rows
+        self._claim_rows(1)
+        for name, column in self._items:
+            column[position] = row[name]
+        self._publish(1, self.info.lanes if steps is None else steps, episodes)
+
+    def append_chunk(self, rows: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
+        """Publishes k steps of all lanes at once: column name to [k, N, ...] values."""
+        count, capacity = len(rows["obs"]), self.info.rows
+        if count > capacity:
+            raise ReplayError(f"A chunk of {count} rows does not fit a ring of {capacity}.")
+        self._claim_rows(count)
+        position = self._head % capacity
+        first = min(count, capacity - position)
+        for name, column in self._items:
+            column[position : position + first] = rows[name][:first]
+            if first < count:
+                column[: count - first] = rows[name][first:]
+        self._publish(count, count * self.info.lanes if steps is None else steps, episodes)
+
+    def cut(self, rows: int = 1) -> None:
+        """Marks that what follows does not continue what came before."""
+        shapes = ((name, (rows, *column.shape[1:]), column.dtype) for name, column in self._items)
+        blank = {name: np.zeros(shape, dtype) for name, shape, dtype in shapes}
+        blank["boundary"][:] = CUT
+        self.append_chunk(blank, steps=0)
+        self.header.add(Header.CUTS, rows)
+
+    def _claim_rows(self, rows: int) -> None:
+        # Never back: a chunk that failed half way has spoilt the old rows under all of it.
+        self._claim = max(self._claim, self._head + rows)
+        self.header[Header.CLAIM] = self._claim
+        fence()
+
+    def _publish(self, rows: int, steps: int, episodes: int) -> None:
+        fence()
+        self._head += rows
+        self.header[Header.HEAD] = self._head
+        self.header.add(Header.STEPS, steps)
+        if episodes:
+            self.header.add(Header.EPISODES, episodes)
+
+    def beat(self) -> None:
+        """Says that the writer is alive."""
+        self.header[Header.HEARTBEAT] = time.time_ns()
+
+    def close(self) -> None:
+        """Says that nothing more will come until somebody opens the shard again."""
+        self.beat()
+        self.header[Header.CLOSED] = 1
+
+
+class ShardReader:
+    """A read-only window onto a shard, safe beside a writer at full speed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.info = read_info(path)
+        self.header = Counters(path / "header.bin", writable=False)
+        _check_header(path, self.header, self.info.rows)
+        self.columns = _map_columns(path, self.info, writable=False)
+
+    @property
+    def rows(self) -> int:
+        """T, the length of the ring."""
+        return self.info.rows
+
+    @property
+    def lanes(self) -> int:
+        """N, the number of lanes."""
+        return self.info.lanes
+
+    @property
+    def head(self) -> int:
+        """Rows ever published."""
+        head = self.header[Header.HEAD]
+        fence()
+        return head
+
+    @property
+    def oldest(self) -> int:
+        """The oldest logical row that is certainly whole at this moment. Ask again after copying."""
+        fence()
+        return max(0, self.header[Header.CLAIM] - self.info.rows)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps ever written."""
+        return self.header[Header.STEPS]
+
+    @property
+    def episodes(self) -> int:
+        """Episodes ever ended."""
+        return self.header[Header.EPISODES]
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the writer last showed life."""
+        return (time.time_ns() - self.header[Header.HEARTBEAT]) / 1e9

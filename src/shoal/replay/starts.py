@@ -1,0 +1,140 @@
+"""Which rows may start a sample.
+
+A reader keeps, per shard, one bit per (row, lane): may a view start here? New rows are examined once, when enough of
+their future is published; old rows are struck off a little before the writer overwrites them, so that a draw is rarely
+lost to the race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from shoal.replay.shard import ShardReader
+from shoal.types import CUT
+
+_READ_BYTES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
+_READ_FLAGS = numba.types.Array(numba.boolean, 2, "C", readonly=True)
+_STARTABLE = numba.void(
+    *(_READ_BYTES, _READ_FLAGS, _READ_FLAGS), *(numba.int64,) * 3, numba.boolean, numba.types.Array(numba.uint8, 2, "C")
+)
+
+
+@numba.njit(_STARTABLE, nogil=True, cache=True)
+def _startable(boundary, terminated, truncated, start, stop, after, crosses_episodes, out):  # type: ignore[no-untyped-def]
+    rows, lanes = boundary.shape
+    for logical in range(start, stop):
+        for lane in range(lanes):
+            allowed = boundary[logical % rows, lane] == 0 or (crosses_episodes and boundary[logical % rows, lane] != CUT)
+            ended = False
+            for ahead in range(after):
+                if not allowed or ended:
+                    break
+                here = (logical + ahead) % rows
+                cut_next = boundary[(logical + ahead + 1) % rows, lane] == CUT
+                if terminated[here, lane] and not crosses_episodes:
+                    ended = True  # nothing beyond a terminal step is looked at
+                elif cut_next:
+                    allowed = False
+                elif truncated[here, lane] and not crosses_episodes:
+                    ended = True
+            out[logical - start, lane] = allowed
+
+
+class Span(NamedTuple):
+    """How far a view looks from its starting row, and whether it goes on beyond an episode's end."""
+
+    before: int
+    after: int
+    crosses_episodes: bool = False
+
+
+class Change(NamedTuple):
+    """A stretch of neighbouring ring positions whose starts changed: `flags` are theirs now, flattened over lanes."""
+
+    logical: int
+    position: int
+    flags: npt.NDArray[np.uint8]
+
+
+class Starts:
+    """The starting rows of one shard, as one reader sees them. `first <= logical < stop` is what was examined and not
+    yet struck off.
+    """
+
+    def __init__(self, shard: ShardReader, span: Span, *, newest: float = 1.0) -> None:
+        """Args:
+        shard: what to read.
+        span: how far the view looks.
+        newest: fraction of the stored rows to keep, the newest ones.
+        """
+        self.shard = shard
+        self.first = 0
+        self.stop = 0
+        self.count = 0
+        self.span = span
+        self._newest = newest
+        # Rows struck off ahead of the writer: it may fill some while a batch is being copied.
+        self._margin = span.before + min(64, max(1, shard.rows // 16))
+        self._flags = np.zeros((shard.rows, shard.lanes), np.uint8)
+        self._blank = np.zeros((shard.rows, shard.lanes), np.uint8)
+
+    @property
+    def flags(self) -> npt.NDArray[np.uint8]:
+        """[T * N] one where a view may start."""
+        return self._flags.reshape(-1)
+
+    def refresh(self) -> list[Change]:
+        """Takes in what the writer did since the last call; returns what changed, in order."""
+        head = self.shard.head
+        stop = max(self.stop, head - self.span.after)
+        first = max(self.first, self._floor(head, stop))
+        changes: list[Change] = []
+        for logical, position, count in self._stretches(self.first, min(first, self.stop)):
+            self.count -= int(np.count_nonzero(self._flags[position : position + count]))
+            self._flags[position : position + count] = 0
+            changes.append(Change(logical, position, self._blank[:count].reshape(-1)))
+        fresh = max(self.stop, first)
+        for logical, position, count in self._stretches(fresh, stop):
+            flags = self._flags[position : position + count]
+            columns = self.shard.columns
+            _startable(
+                columns["boundary"],
+                columns["terminated"],
+                columns["truncated"],
+                logical,
+                logical + count,
+                self.span.after,
+                self.span.crosses_episodes,
+                flags,
+            )
+            self.count += int(np.count_nonzero(flags))
+            changes.append(Change(logical, position, flags.reshape(-1)))
+        self.first, self.stop = min(first, stop), stop
+        return changes
+
+    def holds(self, logical: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether rows are still known here; a priority for any other row is stale."""
+        return (logical >= self.first) & (logical < self.stop)
+
+    def _floor(self, head: int, stop: int) -> int:
+        """The lowest logical row worth keeping."""
+        # While the ring is filling nothing is overwritten: only its last `margin` rows come close to the writer.
+        oldest = self.shard.oldest
+        claim = oldest + self.shard.rows if oldest else head
+        safe = max(0, max(head, claim) + self._margin - self.shard.rows)
+        if self._newest < 1.0:
+            safe = max(safe, stop - max(1, round((stop - min(safe, stop)) * self._newest)))
+        return safe
+
+    def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Splits logical rows at the end of the ring: (logical, position, count)."""
+        while start < stop:
+            position = start % self.shard.rows
+            count = min(stop - start, self.shard.rows - position)
+            yield start, position, count
+            start += count

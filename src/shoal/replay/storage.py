@@ -1,0 +1,95 @@
+"""Where shards live: on shared memory when they fit, else on disk, or where the user says. And what dead runs still
+hold there.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from shoal.errors import NoSpace
+
+SHARED_MEMORY = Path("/dev/shm")
+MEMORY_SHARE = 0.85
+"""Of the free memory a replay may take: the rest is for processes and batches."""
+
+
+def gib(nbytes: float) -> str:
+    """Bytes as people read them."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def _base(root: Path) -> Path:
+    return root / f"shoal-{getpass.getuser()}"
+
+
+def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path) -> Path:
+    """Picks and makes the folder for a run's replay.
+
+    Args:
+        name: the run's name; the folder is called so.
+        nbytes: what all its shards will take.
+        requested: `replay.path` of the configuration.
+        fallback: a folder on disk for what does not fit on shared memory.
+    """
+    if requested is not None:
+        requested.mkdir(parents=True, exist_ok=True)
+        _require(requested, nbytes, "replay.path")
+        return _make(requested / name)
+    refused = []
+    for root, what in ((SHARED_MEMORY, "shared memory"), (fallback, "the disk")):
+        if not root.is_dir() or not os.access(root, os.W_OK):
+            refused.append(f"{root} cannot be written")
+            continue
+        free = available(root)
+        if nbytes <= free:
+            return _make(_base(root) / name if root == SHARED_MEMORY else root / name)
+        refused.append(f"{what} ({root}) has {gib(free)} to give")
+    raise NoSpace(
+        f"The replay needs {gib(nbytes)}, but {' and '.join(refused)}. "
+        "Lower replay.capacity, set replay.path to a larger disk, or free what dead runs hold with `shoal clean`."
+    )
+
+
+def available(root: Path) -> int:
+    """Bytes a replay may take at a place; on shared memory no more than a share of the machine's free memory."""
+    free = shutil.disk_usage(root).free
+    if root == SHARED_MEMORY or str(root).startswith(str(SHARED_MEMORY)):
+        return int(min(free, psutil.virtual_memory().available * MEMORY_SHARE))
+    return free
+
+
+def _require(root: Path, nbytes: int, setting: str) -> None:
+    free = available(root)
+    if nbytes > free:
+        raise NoSpace(f"The replay needs {gib(nbytes)}, but {setting} = {root} has {gib(free)} free. Lower replay.capacity.")
+
+
+def _make(folder: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir()
+        return folder
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+
+
+def replay_folders() -> Iterator[Path]:
+    """Every replay folder this user has on shared memory."""
+    base = _base(SHARED_MEMORY)
+    if base.is_dir():
+        yield from sorted(path for path in base.iterdir() if path.is_dir())
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes a folder really takes."""
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,218 @@
+"""A sum tree in numba: draw in proportion to priorities, change priorities, both in O(log n).
+
+What makes it fast, measured at a million leaves:
+
+- A node has eight children, and they fill one cache line: 7 levels instead of 20, half the memory, a third of the cache misses of a binary
+  tree (updates 2.3x, descents 1.6x as fast). Within the line the descent is binary and branchless.
+- The descent is level-synchronous: all draws take one level together, so their cache misses overlap instead of queueing (3.5x).
+- Sums are recomputed from the children, never adjusted by differences, so they do not drift.
+
+The kernels also do what surrounds a draw and an update (rows of a ring from leaves, stale rows left alone): one call instead of a dozen numpy ones.
+They share this file because numba's cache notices a changed kernel by its file only.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from shoal.types import Keys
+
+Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+FANOUT = 8
+"""Children of a node: 8 float64 are one cache line."""
+
+_FLOATS = numba.types.Array(numba.float64, 1, "C", readonly=True)
+_INTS = numba.types.Array(numba.int64, 1, "C", readonly=True)
+_LANES = numba.types.Array(numba.int32, 1, "C", readonly=True)
+_BLOCKS, _LEVELS = numba.float64[:, ::1], numba.int64[::1]
+
+
+@numba.njit(inline="always")  # by numba: as a call it would count references, atomically, for every node
+def _sum(blocks, block):  # type: ignore[no-untyped-def]
+    low = (blocks[block, 0] + blocks[block, 1]) + (blocks[block, 2] + blocks[block, 3])
+    return low + ((blocks[block, 4] + blocks[block, 5]) + (blocks[block, 6] + blocks[block, 7]))
+
+
+@numba.njit(numba.void(_BLOCKS, _LEVELS, numba.float64[::1], numba.int64[::1], numba.float64[::1]), nogil=True, cache=True)
+def _descend(blocks, levels, points, out_leaf, out_priority):  # type: ignore[no-untyped-def]
+    count = points.shape[0]
+    out_leaf[:] = 0
+    for level in range(1, levels.shape[0]):
+        for i in range(count):
+            node, point = out_leaf[i], points[i]
+            block = levels[level] + node
+            # Rounding can push a point past the last positive leaf: never turn right into an empty half.
+            left = (blocks[block, 0] + blocks[block, 1]) + (blocks[block, 2] + blocks[block, 3])
+            right = (blocks[block, 4] + blocks[block, 5]) + (blocks[block, 6] + blocks[block, 7])
+            turn = (point >= left) & (right > 0.0)
+            point -= left if turn else 0.0
+            child = 4 if turn else 0
+            left, right = blocks[block, child] + blocks[block, child + 1], blocks[block, child + 2] + blocks[block, child + 3]
+            turn = (point >= left) & (right > 0.0)
+            point -= left if turn else 0.0
+            child += 2 if turn else 0
+            left, right = blocks[block, child], blocks[block, child + 1]
+            turn = (point >= left) & (right > 0.0)
+            points[i] = point - (left if turn else 0.0)
+            out_leaf[i] = FANOUT * node + child + (1 if turn else 0)
+    for i in range(count):
+        out_priority[i] = blocks[levels[-1] + out_leaf[i] // FANOUT, out_leaf[i] % FANOUT]
+
+
+@numba.njit(numba.void(_BLOCKS, _LEVELS, numba.int64[::1], numba.int64), nogil=True, cache=True)
+def _rebuild_above(blocks, levels, nodes, count):  # type: ignore[no-untyped-def]
+    """Sums anew above the first `count` of these leaves; overwrites `nodes`."""
+    for level in range(levels.shape[0] - 1, 0, -1):
+        kept, last = 0, np.int64(-1)
+        for i in range(count):
+            parent = nodes[i] // FANOUT
+            # Draws ascend, so neighbours often share a parent, near the root nearly always.
+            if parent != last:
+                blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = _sum(blocks, levels[level] + parent)
+                nodes[kept] = parent
+                kept += 1
+                last = parent
+        count = kept
+
+
+@numba.njit(numba.void(_BLOCKS, _LEVELS, _INTS, _FLOATS), nogil=True, cache=True)
+def _set_many(blocks, levels, leaves, priorities):  # type: ignore[no-untyped-def]
+    nodes = leaves.copy()
+    for i in range(leaves.shape[0]):
+        blocks[levels[-1] + leaves[i] // FANOUT, leaves[i] % FANOUT] = priorities[i]
+    _rebuild_above(blocks, levels, nodes, leaves.shape[0])
+
+
+@numba.njit(numba.void(_BLOCKS, _LEVELS, numba.int64, _FLOATS), nogil=True, cache=True)
+def _set_range(blocks, levels, start, priorities):  # type: ignore[no-untyped-def]
+    low, high = start, start + priorities.shape[0] - 1
+    for leaf in range(low, high + 1):
+        blocks[levels[-1] + leaf // FANOUT, leaf % FANOUT] = priorities[leaf - start]
+    for level in range(levels.shape[0] - 1, 0, -1):
+        low, high = low // FANOUT, high // FANOUT
+        for parent in range(low, high + 1):
+            blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = _sum(blocks, levels[level] + parent)
+
+
+_DRAW = numba.void(
+    *(_BLOCKS, _LEVELS, numba.int64, numba.int64, numba.int64),
+    *(numba.float64[::1], numba.int64, numba.float64, numba.float64, numba.float64),
+    *(numba.int32[::1], numba.int64[::1], numba.float64[::1]),
+)
+
+
+@numba.njit(_DRAW, nogil=True, cache=True)
+def _draw(blocks, levels, rows, lanes, newest, points, first, step, below, total, out_lane, out_logical, out_probability):  # type: ignore[no-untyped-def]
+    count = points.shape[0]
+    for i in range(count):
+        points[i] = max(0.0, (first + i + points[i]) * step - below)
+    _descend(blocks, levels, points, out_logical, out_probability)
+    written = newest % rows
+    for i in range(count):
+        position = out_logical[i] // lanes
+        out_lane[i] = out_logical[i] - position * lanes
+        # The newest examined row that sits at this position.
+        out_logical[i] = newest - written + position - (rows if position > written else 0)
+        out_probability[i] /= total
+
+
+_UPDATE = numba.int64(
+    *(_BLOCKS, _LEVELS, numba.int64, numba.int64, numba.int64, numba.int64), *(numba.int64, _LANES, _LANES, _INTS, _FLOATS)
+)
+
+
+@numba.njit(_UPDATE, nogil=True, cache=True)
+def _update(blocks, levels, rows, lanes, first, stop, index, shard, lane, logical, priorities):  # type: ignore[no-untyped-def]
+    nodes = np.empty(logical.shape[0], np.int64)
+    kept = stale = 0
+    for i in range(logical.shape[0]):
+        if shard[i] != index:
+            continue
+        if not first <= logical[i] < stop:
+            stale += 1
+            continue
+        leaf = logical[i] % rows * lanes + lane[i]
+        blocks[levels[-1] + leaf // FANOUT, leaf % FANOUT] = priorities[i]
+        nodes[kept] = leaf
+        kept += 1
+    _rebuild_above(blocks, levels, nodes, kept)
+    return stale
+
+
+class SumTree:
+    """Priorities of `capacity` leaves, with their sums."""
+
+    def __init__(self, capacity: int) -> None:
+        # Level sizes from the leaves up, each rounded to whole blocks; the root has a block of its own.
+        blocks = [max(1, -(-capacity // FANOUT))]
+        while blocks[-1] > 1:
+            blocks.append(-(-blocks[-1] // FANOUT))
+        blocks.append(1)
+        self.leaves = FANOUT * blocks[0]
+        ends = np.cumsum(blocks[::-1])
+        self._levels: Int64s = np.concatenate([[0], ends[:-1]]).astype(np.int64)  # first block of each level, root first
+        spare = np.zeros(FANOUT * (int(ends[-1]) + 1))
+        skip = -spare.ctypes.data // spare.itemsize % FANOUT  # to the next cache line
+        self._blocks: Float64s = spare[skip : skip + FANOUT * int(ends[-1])].reshape(-1, FANOUT)
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(self._blocks[0, 0])
+
+    def __getitem__(self, leaf: Int64s) -> Float64s:
+        return self._blocks[self._levels[-1] :].reshape(-1)[leaf]
+
+    def find(self, points: Float64s, out_leaf: Int64s, out_priority: Float64s) -> None:
+        """For each point in [0, total): the leaf whose stretch of the running sum holds it. Overwrites `points`."""
+        _descend(self._blocks, self._levels, points, out_leaf, out_priority)
+
+    def set_many(self, leaves: Int64s, priorities: Float64s) -> None:
+        """Sets scattered leaves; the last of a repeated leaf wins."""
+        if len(leaves):
+            _set_many(self._blocks, self._levels, leaves, priorities)
+
+    def set_range(self, start: int, priorities: Float64s) -> None:
+        """Sets neighbouring leaves from `start` on."""
+        if len(priorities):
+            _set_range(self._blocks, self._levels, start, priorities)
+
+    def draw(
+        self,
+        points: Float64s,
+        first: int,
+        step: float,
+        below: float,
+        total: float,
+        rows: int,
+        lanes: int,
+        newest: int,
+        out_lane: Int32s,
+        out_logical: Int64s,
+        out_probability: Float64s,
+    ) -> None:
+        """Stratified draws `first`, `first + 1`, … of a batch that fall into this tree, whose leaves are a ring of rows and lanes.
+
+        Args:
+            points: uniform numbers in [0, 1), one per draw; overwritten.
+            first: number of the first of these draws in its batch.
+            step: width of a stratum.
+            below: sum of the trees before this one.
+            total: sum of all trees.
+            rows, lanes: of the ring; leaf = (logical % rows) * lanes + lane.
+            newest: the newest logical row that has a leaf.
+            out_lane, out_logical, out_probability: one per draw.
+        """
+        into = (out_lane, out_logical, out_probability)
+        _draw(self._blocks, self._levels, rows, lanes, newest, points, first, step, below, total, *into)
+
+    def update(self, index: int, keys: Keys, priorities: Float64s, rows: int, lanes: int, first: int, stop: int) -> int:
+        """Sets the leaves of those keys that lie in shard `index`; returns how many of these are not within first <= logical < stop."""
+        shard, lane = np.ascontiguousarray(keys.shard, np.int32), np.ascontiguousarray(keys.lane, np.int32)
+        logical = np.ascontiguousarray(keys.logical, np.int64)
+        return int(_update(self._blocks, self._levels, rows, lanes, first, stop, index, shard, lane, logical, priorities))

@@ -1,0 +1,1 @@
+"""Where roles live, and what a run leaves behind: its folder, metrics and progress."""

@@ -1,0 +1,41 @@
+"""Who holds a run back: the side that the other one waits for."""
+
+from __future__ import annotations
+
+import math
+
+_NOTICEABLE = 0.1
+"""Waiting, or a difference in waiting, below this share of the time is not worth anybody's tuning."""
+_BOTH_IDLE = 0.2
+"""Above this share of the time with nobody at work, the cause is neither side but what lies between them."""
+
+
+def verdict(learner_wait: float, actor_wait: float) -> str:
+    """Says in one line which side to strengthen.
+
+    Args:
+        learner_wait: share of the time, 0 to 1, that the learner waited for data; NaN when not measured.
+        actor_wait: mean share of the time that the actors waited for the learner (a full queue, the rate limiter, a
+            barrier); NaN when not measured.
+
+    Returns:
+        A text that begins with one of `actors`, `learner`, `balanced`, `hand-over`, `unknown`. Two sides that take
+        turns wait 100 % together; what they wait beyond that, both were idle at once.
+    """
+    if not (math.isfinite(learner_wait) and math.isfinite(actor_wait)):
+        return "unknown (not measured yet)"
+    learner_wait, actor_wait = (min(max(wait, 0.0), 1.0) for wait in (learner_wait, actor_wait))
+    both_idle = learner_wait + actor_wait - 1.0
+    if both_idle > _BOTH_IDLE:
+        return (
+            f"hand-over (both wait at once for at least {100 * both_idle:.0f} % of the time: look at the rate limiter "
+            "and at other programs on this machine)"
+        )
+    learner, actors = f"{100 * learner_wait:.0f} %", f"{100 * actor_wait:.0f} %"
+    if learner_wait - actor_wait > _NOTICEABLE:
+        return f"actors (the learner waits {learner} of its time for data)"
+    if actor_wait - learner_wait > _NOTICEABLE:
+        return f"learner (the actors wait {actors} of their time for it)"
+    if max(learner_wait, actor_wait) > _NOTICEABLE:
+        return f"balanced (the learner waits {learner} of its time, the actors {actors})"
+    return "balanced (nobody waits: both are busy)"

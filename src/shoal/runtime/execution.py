@@ -1,0 +1,171 @@
+"""One execution of a run, from an empty folder (or an interrupted one) to its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from shoal.errors import CheckpointError
+from shoal.loops import assembly
+from shoal.loops.assembly import Places
+from shoal.loops.checkpoint import load_checkpoint
+from shoal.loops.settings import RunSettings
+from shoal.replay import Entry, Ledger
+from shoal.replay.ledger import RUN
+from shoal.replay.storage import choose_folder, folder_bytes, gib, replay_folders
+from shoal.runtime.inline import run_inline
+from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
+from shoal.runtime.progress import Progress
+from shoal.runtime.run_folder import RunFolder, Status, Summary
+from shoal.runtime.supervisor import Supervisor
+from shoal.types import EnvSpec
+
+
+def execute(
+    settings: RunSettings,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    console: Any = None,
+    quiet: bool = False,
+    wandb: WandbSettings | None = None,
+) -> Summary:
+    """Runs to the end, whichever it is, and writes `summary.json`.
+
+    Args:
+        settings: the run's settings.
+        folder: its folder.
+        resume: go on where an earlier execution stopped, with its replay.
+        console: a rich console for progress; the terminal by default.
+        quiet: show no progress.
+        wandb: also log there.
+
+    Raises:
+        ShoalError: the run failed; the summary says so too.
+    """
+    with folder.lock(), Progress(folder.path.name, console=console, quiet=quiet) as progress:
+        spec = assembly.describe(settings)
+        needed = assembly.replay_bytes(settings, spec)
+        places, found = _place(settings, folder, needed)
+        notes = assembly.prepare(settings, spec, places, folder.path.name)
+        ledger = Ledger(places.replay, places.shards(settings))
+        ledger[Entry.STOP] = RUN
+        ledger.beat()
+        if resume:
+            notes += _continue_counts(ledger, folder, found)
+        else:
+            folder.write_run_json(seed=settings.seed, command=sys.argv, env=spec)
+        for text in (*_announce(settings, spec, places, needed), *notes):
+            progress.note(text)
+        with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
+            for text in log.notes:
+                progress.note(text)
+            supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
+            with _stopping_cleanly(supervisor):
+                summary = _run(supervisor, places, folder)
+    _free(settings, places, summary)
+    return summary
+
+
+def _run(supervisor: Supervisor, places: Places, folder: RunFolder) -> Summary:
+    status: Status = "failed"
+    error: str | None = None
+    try:
+        if supervisor.settings.runtime == "inline":
+            status = run_inline(supervisor, places)
+        else:
+            from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
+
+            status = run_on_ray(supervisor, places, folder)
+    except BaseException as failure:
+        error = str(failure) or repr(failure)
+        raise
+    finally:
+        summary = supervisor.summary(status, error)
+        folder.write_summary(summary)
+    return summary
+
+
+def _place(settings: RunSettings, folder: RunFolder, needed: int) -> tuple[Places, bool]:
+    """Where the replay is, or is to be; and whether an earlier one was found there."""
+    if folder.replay_json.exists():
+        earlier = Path(folder.read_json("replay.json")["path"])
+        if (earlier / "ledger.bin").exists():
+            return Places(earlier, folder.checkpoints), True
+    replay = choose_folder(folder.path.name, needed, settings.replay.path, folder.path / "replay_on_disk")
+    folder.write_json("replay.json", {"path": str(replay)})
+    RunFolder(replay).write_json("owner.json", {"run": str(folder.path), "pid": os.getpid()})
+    folder.checkpoints.mkdir(exist_ok=True)
+    return Places(replay, folder.checkpoints), False
+
+
+def _continue_counts(ledger: Ledger, folder: RunFolder, found: bool) -> list[str]:
+    """A replay that is gone took its counts along: they go on from the checkpoint."""
+    if found:
+        return [f"resuming with {ledger.inserts:,} collected steps in the replay"]
+    try:
+        info = load_checkpoint(folder.checkpoints).info
+    except CheckpointError as error:
+        return [f"the replay is gone and there is no checkpoint ({error}); starting over"]
+    ledger[Entry.BASE_STEPS] = int(info["env_steps"])
+    ledger[Entry.BASE_EPISODES] = int(info["episodes"])
+    ledger[Entry.BASE_UPDATES] = int(info["updates"])
+    return ["the replay of this run is gone (freed, or the machine was restarted): resuming with weights only"]
+
+
+def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int) -> Iterator[str]:
+    schema = assembly.make_run_schema(settings, spec)
+    actors = f"{settings.actors} actor{'s' * (settings.actors > 1)} of {settings.env.lanes} environments"
+    yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
+    steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
+    yield f"replay: {steps} = {gib(needed)} in {places.replay}"
+    others = [other for other in replay_folders() if other != places.replay and not _alive(other)]
+    if others:
+        held = sum(folder_bytes(other) for other in others)
+        yield f"{len(others)} runs that have ended still hold {gib(held)} of shared memory: `shoal clean` frees it"
+
+
+def _alive(replay: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return RunFolder(Path(RunFolder(replay).read_json("owner.json")["run"])).owner() is not None
+    return False
+
+
+def _wall_before(folder: RunFolder) -> float:
+    if not folder.metrics_jsonl.exists():
+        return 0.0
+    rows = read_metrics(folder.metrics_jsonl)
+    return float(rows[-1]["wall"]) if rows else 0.0
+
+
+@contextlib.contextmanager
+def _stopping_cleanly(supervisor: Supervisor) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends the run in order, the second at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if supervisor.interrupted:
+            raise KeyboardInterrupt
+        supervisor.interrupt()
+
+    try:
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: whoever runs us there handles signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _free(settings: RunSettings, places: Places, summary: Summary) -> None:
+    """A run that ended well needs its replay no more; one that can be resumed does."""
+    if summary.status in ("solved", "finished") and not settings.replay.keep:
+        shutil.rmtree(places.replay, ignore_errors=True)

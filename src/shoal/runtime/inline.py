@@ -1,0 +1,54 @@
+"""The inline runtime: every role in this process, in turn, as the rate limiter says.
+
+Two runs with one seed give identical metrics (but for `time/…`), and a breakpoint stops everything. The debugger's
+runtime.
+"""
+
+from __future__ import annotations
+
+from shoal.loops import assembly
+from shoal.loops.assembly import Places
+from shoal.replay import Entry
+from shoal.replay.ledger import WIND_DOWN
+from shoal.runtime.run_folder import Status
+from shoal.runtime.supervisor import Supervisor
+
+RECORD_STEPS = 1_000
+"""Environment steps between two lines of metrics: steps and not seconds, so that they do not depend on the clock."""
+
+
+def run_inline(supervisor: Supervisor, places: Places) -> Status:
+    """Runs until the supervisor says how it ended."""
+    settings, ledger = supervisor.settings, supervisor.ledger
+    # A prefetching thread would make the order of draws and updates a race.
+    settings = settings.model_copy(update={"learner": settings.learner.model_copy(update={"prefetch": 0})})
+    limiter = assembly.make_limiter(settings)
+    learner = assembly.build_learner(settings, places)
+    actors = [assembly.build_actor(settings, places, index) for index in range(settings.actors)]
+    evaluator = assembly.build_evaluator(settings, places)
+    next_record = ledger.env_steps + RECORD_STEPS
+    try:
+        while (outcome := supervisor.outcome()) is None:
+            for actor in actors:
+                supervisor.actor(actor.run(steps=1))
+            behind = limiter.error(ledger.inserts, ledger[Entry.SAMPLES]) if settings.replay.samples_per_insert else 1
+            if ledger.inserts >= settings.replay.min_size and behind > 0:
+                supervisor.learner(learner.run(updates=max(1, int(behind // settings.learner.batch_size))))
+            if ledger.env_steps >= next_record:
+                next_record += RECORD_STEPS
+                supervisor.record()
+            if supervisor.evaluation_due:
+                supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
+            supervisor.tick()
+        if outcome == "finished" and supervisor.final_evaluation_due:
+            ledger[Entry.STOP] = WIND_DOWN
+            supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
+            outcome = supervisor.outcome() or outcome
+        supervisor.record()
+        learner.save()
+    finally:
+        for actor in actors:
+            actor.close()
+        learner.close()
+        evaluator.close()
+    return outcome

@@ -1,0 +1,221 @@
+"""Metrics of a run: one JSON line at a time, and the same numbers for TensorBoard and Weights & Biases.
+
+with MetricsLog(folder.path, tensorboard=True) as log:
+    log.write(12_000, {"rollout/ep_rew_mean": 87.5, "time/fps": 4100.0}, wall=3.2)
+
+read_metrics(folder.metrics_jsonl)   # [{"step": 12000, "wall": 3.2, "rollout/ep_rew_mean": 87.5, ...}]
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import netrc
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from shoal.errors import ConfigError
+
+_RESERVED = frozenset({"step", "wall"})
+_WANDB_STEP = "env_steps"
+
+
+@dataclass(frozen=True)
+class WandbSettings:
+    """How a run shows up in Weights & Biases.
+
+    Attributes:
+        project, entity, group, name, tags: as in `wandb.init`.
+        run_id: give the same one again when a run resumes, and its curves go on.
+        config: the scenario, shown beside the curves.
+    """
+
+    project: str = "shoal"
+    entity: str | None = None
+    group: str | None = None
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    run_id: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class MetricsLog:
+    """Appends to `<folder>/metrics.jsonl`, and to TensorBoard and W&B if asked.
+
+    `notes` holds lines the user should see, such as why W&B is offline.
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = True, wandb: WandbSettings | None = None) -> None:
+        self.notes: list[str] = []
+        self._tensorboard: _TensorBoard | None = None
+        self._wandb: Any = None
+        path = folder / "metrics.jsonl"
+        _cut_partial_line(path)
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            if tensorboard:
+                self._tensorboard = _TensorBoard(folder / "tensorboard")
+            if wandb is not None:
+                self._wandb = _start_wandb(folder, wandb, self.notes)
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, step: int, values: Mapping[str, float], wall: float) -> None:
+        """Records values at one moment.
+
+        Args:
+            step: environment steps so far.
+            values: numbers by name (`rollout/ep_rew_mean`, `train/loss`, ...); NaN and infinities are null in the file.
+            wall: seconds the run has been training, over all its resumptions.
+        """
+        numbers = {name: float(value) for name, value in values.items()}
+        if clash := _RESERVED & numbers.keys():
+            raise ValueError(f"a metric cannot be called {' or '.join(sorted(clash))}")
+        line: dict[str, float | None] = {"step": int(step), "wall": round(float(wall), 3)}
+        line.update({name: value if math.isfinite(value) else None for name, value in numbers.items()})
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self._tensorboard is not None:
+            self._tensorboard.write(int(step), numbers)
+        if self._wandb is not None:
+            try:
+                self._wandb.log({_WANDB_STEP: int(step), **numbers})
+            except Exception as error:  # its service process died: training matters more, and the file has it all
+                self.notes.append(f"W&B stopped at step {step} ({error!r}); metrics.jsonl goes on.")
+                self._wandb = None
+
+    def close(self) -> None:
+        """Ends all of them; safe to call twice."""
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            self._tensorboard = None
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete lines, oldest first; a last line that a kill cut short, or that is being written, is left out.
+
+    Raises:
+        ConfigError: a line before the last is no JSON object, so this is not a file that Shoal wrote.
+    """
+    lines = path.read_bytes().split(b"\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is nothing, or cut short
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}, line {number}, is no JSON object: {line[:60]!r}. Remove it to go on.")
+        rows.append(row)
+    return rows
+
+
+class _TensorBoard:
+    """Scalars in event files.
+
+    TensorBoard's own event writer needs no torch (0.4 s to import against 2.8 s), and `simple_value`, unlike its newer
+    `tensorboard.summary.Writer`, is what readers of SB3's logs expect (`EventAccumulator.Scalars`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._proto: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+            writer = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+        except ImportError as error:
+            raise ConfigError(
+                f"TensorBoard cannot be imported ({error}). Run `pip install tensorboard`, or switch it off."
+            ) from error
+        self._writer: Any = writer.EventFileWriter(str(folder))
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        values = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        summary = self._summary.Summary(value=values)
+        self._writer.add_event(self._proto.Event(wall_time=time.time(), step=step, summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _cut_partial_line(path: Path) -> None:
+    """Removes what a kill left of a last line, so that the next one starts on its own."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        data = file.read()
+        if data and not data.endswith(b"\n"):
+            file.truncate(data.rfind(b"\n") + 1)
+
+
+def _start_wandb(folder: Path, settings: WandbSettings, notes: list[str]) -> Any:
+    try:
+        wandb: Any = importlib.import_module("wandb")
+    except ImportError as error:
+        raise ConfigError(
+            f'W&B cannot be imported ({error}). Run `pip install "shoal[wandb]"`, or leave out --wandb.'
+        ) from error
+    wanted = os.environ.get("WANDB_MODE")
+    mode = wanted or ("online" if _has_wandb_key() else "offline")
+    sync = f"Send it later with `wandb sync {folder / 'wandb' / 'offline-run-*'}`."
+    if mode == "offline":
+        reason = "WANDB_MODE says so" if wanted else "no API key: `wandb login`, or set WANDB_API_KEY"
+        notes.append(f"W&B is offline ({reason}). {sync}")
+    try:
+        run = _init_wandb(wandb, folder, settings, mode)
+    except wandb.errors.Error as error:  # no network, a refused key: training matters more than its upload
+        if mode == "offline":
+            raise ConfigError(f"W&B cannot start: {error}. Leave out --wandb to train without it.") from error
+        notes.append(f"W&B is offline ({error}). {sync}")
+        run = _init_wandb(wandb, folder, settings, "offline")
+    # Not W&B's own step: that one may never go back, and a run that resumes from a checkpoint does.
+    run.define_metric(_WANDB_STEP)
+    run.define_metric("*", step_metric=_WANDB_STEP)
+    return run
+
+
+def _init_wandb(wandb: Any, folder: Path, settings: WandbSettings, mode: str) -> Any:
+    return wandb.init(
+        project=settings.project,
+        entity=settings.entity,
+        group=settings.group,
+        name=settings.name or folder.name,
+        tags=list(settings.tags) or None,
+        id=settings.run_id,
+        resume="allow" if settings.run_id else None,
+        config=dict(settings.config),
+        dir=str(folder),
+        mode=mode,
+        settings=wandb.Settings(silent=True, console="off", init_timeout=30),  # the terminal is ours
+    )
+
+
+def _has_wandb_key() -> bool:
+    """Whether W&B could log in without asking; looked up here, because `wandb.init` would prompt."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    for path in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
+        try:
+            if path and netrc.netrc(os.path.expanduser(path)).authenticators(host):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False

@@ -1,0 +1,299 @@
+"""The folder of a run: where everything a run leaves behind lies, who owns it, and what it says about itself.
+
+folder = RunFolder.create(None, "CartPole-v1", "apex-dqn", datetime.now())
+with folder.lock():
+    folder.write_run_json(seed=1, command=sys.argv)
+    folder.write_summary(Summary(status="solved", ...))
+
+folder = RunFolder.open(Path("runs/latest"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
+
+from shoal.errors import ConfigError, RunInUse
+
+RUNS = Path("runs")
+LATEST = "latest"
+_REQUIRED = ("config.yaml", "run.json")
+_PACKAGES = ("shoal", "torch", "ray", "gymnasium", "numpy")
+_LOCK_NAME = "run.lock"
+# POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them.
+_held: dict[Path, int] = {}
+
+Status = Literal["solved", "finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a run; written as `summary.json`. A number that is not known is NaN here and null there."""
+
+    status: Status
+    env_steps: int
+    episodes: int
+    updates: int
+    wall_seconds: float
+    train_return_mean: float
+    eval_return_mean: float
+    eval_return_std: float
+    steps_per_second: float
+    updates_per_second: float
+    samples_per_insert: float
+    staleness_mean: float
+    learner_wait_fraction: float
+    actor_wait_fraction: float
+    bottleneck: str
+    restarts: int
+    replay_bytes: int
+    error: str | None = None
+    ray_calls: int | None = None
+    startup_seconds: float | None = None
+    best_checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in (known := get_args(Status)):
+            raise ValueError(f"status must be one of {', '.join(known)}, got {self.status!r}")
+
+
+class RunLock:
+    """Ownership of a run folder until `release()`, the end of a `with`, or the end of the process, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._file = _lock_file(self._path)
+        _held[self._path] = os.getpid()
+        self._file.truncate(0)
+        self._file.write(f"{os.getpid()} on {socket.gethostname()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        if not self._file.closed and _held.get(self._path) == os.getpid():  # a forked child owns nothing
+            del _held[self._path]
+            self._file.truncate(0)
+        self._file.close()
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Inside:
+    """A path inside a run folder, as a read-only attribute of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths, ownership and documents of one run: `runs/CartPole-v1_apex-dqn_20260131-154500`."""
+
+    path: Path
+
+    config_yaml = _Inside("config.yaml")
+    metrics_jsonl = _Inside("metrics.jsonl")
+    tensorboard = _Inside("tensorboard")
+    checkpoints = _Inside("checkpoints")
+    videos = _Inside("videos")
+    summary_json = _Inside("summary.json")
+    run_json = _Inside("run.json")
+    replay_json = _Inside("replay.json")
+    """Says where the run's shards are: they outlive its processes, often on /dev/shm."""
+
+    @classmethod
+    def create(cls, out: Path | None, env_id: str, algo: str, now: datetime) -> RunFolder:
+        """Makes a fresh `<out>/<env>_<algo>_<time>[-k]` (out: `runs` when None) and points `<out>/latest` at it."""
+        parent = (RUNS if out is None else out).absolute()  # other processes have other working directories
+        path, number = parent / (name := f"{_safe(env_id)}_{_safe(algo)}_{now:%Y%m%d-%H%M%S}"), 1
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            while not _made(path):
+                number += 1
+                path = parent / f"{name}-{number}"
+        except OSError as error:
+            raise ConfigError(f"Cannot make runs in {parent}: {error.strerror}. Choose another --out.") from error
+        _point_latest(parent, path.name)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Opens an existing run; links such as `runs/latest` are followed once, here."""
+        missing = [name for name in _REQUIRED if not (path / name).is_file()]
+        if not missing:
+            return cls(path.resolve())
+        if path.is_dir():
+            why = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        elif path.is_symlink():
+            why = f"it points to {path.readlink()}, which is gone"
+        else:
+            why = "it is a file" if path.exists() else "there is no such folder"
+        nearby = ", ".join(map(str, _nearby(path)))
+        hint = f"Runs nearby: {nearby}" if nearby else "Start one with `shoal train`"
+        raise ConfigError(f"{path} is not a run folder: {why}. {hint}.")
+
+    def lock(self) -> RunLock:
+        """Takes ownership, or raises RunInUse naming the process that has it."""
+        return RunLock(self.path / _LOCK_NAME)
+
+    def owner(self) -> str | None:
+        """`<pid> on <host>` of the live process that holds the lock, or None."""
+        return _owner((self.path / _LOCK_NAME).resolve())
+
+    def write_json(self, name: str, content: object) -> Path:
+        """Writes a JSON document atomically; dataclasses, paths and numpy scalars are understood, NaN becomes null."""
+        from shoal.loops.checkpoint import atomic_write  # here, because it brings torch, which readers do not need
+
+        atomic_write(self.path / name, (json.dumps(_jsonable(content), indent=2, ensure_ascii=False) + "\n").encode())
+        return self.path / name
+
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+    def write_run_json(self, *, seed: int | None, command: Sequence[str], **extra: object) -> Path:
+        """Writes what is needed to repeat and to judge this run: versions, git, machine, seed, command line."""
+        content = {
+            "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "command": shlex.join(command),
+            "seed": seed,
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+            "git": _git(),
+            "machine": machine(),
+            **extra,
+        }
+        return self.write_json("run.json", content)
+
+    def write_summary(self, summary: Summary) -> Path:
+        return self.write_json("summary.json", summary)
+
+
+def machine() -> dict[str, object]:
+    """The machine in a few words; asks nvidia-smi for GPUs, so that no CUDA context is made."""
+    cpuinfo = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "cpu": model[1] if model else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpus": [line.strip() for line in (gpus or "").splitlines() if line.strip()],
+    }
+
+
+def _safe(name: str) -> str:
+    """An id as part of a file name: `ALE/Pong-v5` becomes `ALE-Pong-v5`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "unnamed"
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir()
+        return True
+    except FileExistsError:
+        return False
+
+
+def _point_latest(parent: Path, name: str) -> None:
+    temporary = parent / f".{LATEST}.{name}"
+    # A convenience only: a file system without links, or a folder of that name, must not stop a run.
+    with contextlib.suppress(OSError):
+        temporary.symlink_to(name)
+        try:
+            temporary.replace(parent / LATEST)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _nearby(path: Path, limit: int = 5) -> list[Path]:
+    """Run folders in, beside or above `path` and under `runs`, newest first."""
+    found = {parent for parent in path.parents if (parent / "run.json").is_file()}
+    for folder in (path, path.parent, RUNS):
+        with contextlib.suppress(OSError):
+            found |= {one for one in folder.iterdir() if not one.is_symlink() and (one / "run.json").is_file()}
+    return sorted(found, key=lambda one: (one / "run.json").stat().st_mtime, reverse=True)[:limit]
+
+
+def _lock_file(lock: Path) -> TextIO:
+    for _ in range(4):
+        owner = _owner(lock)
+        if owner is None:
+            file = lock.open("a+")
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except OSError:  # another process was faster, or looks for the owner just now
+                file.close()
+        time.sleep(0.05)
+    raise RunInUse(f"Run {lock.parent} is in use by process {owner or '(unknown)'}. Wait for it, or stop it first.")
+
+
+def _owner(lock: Path) -> str | None:
+    if _held.get(lock) == os.getpid():
+        return f"{os.getpid()} on {socket.gethostname()}"
+    if not lock.exists():
+        return None
+    with lock.open() as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except OSError:
+            return file.readline().strip() or "(unknown)"
+
+
+def _jsonable(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(one) for one in value]
+    if hasattr(value, "tolist"):  # numpy's arrays and scalars
+        return _jsonable(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _git() -> dict[str, object] | None:
+    """Commit of the working directory, which holds the user's own environments and scenarios."""
+    commit = _output("git", "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit.strip(), "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no"))}
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints; None when it is not installed, fails or hangs."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    return None

@@ -1,0 +1,265 @@
+"""Supervisor: what a run knows of itself. Runtimes hand it the roles' reports; it writes metrics, shows progress and
+says when to end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.loops import assembly
+from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport
+from shoal.loops.settings import RunSettings
+from shoal.replay import Entry, Ledger
+from shoal.replay.ledger import HALT
+from shoal.runtime.bottleneck import verdict
+from shoal.runtime.metrics import MetricsLog
+from shoal.runtime.progress import Progress, Status
+from shoal.runtime.run_folder import Status as Outcome
+from shoal.runtime.run_folder import Summary
+
+RECENT_EPISODES = 100
+
+
+class Supervisor:
+    """Counts, rates and the end of one execution of a run."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        ledger: Ledger,
+        log: MetricsLog,
+        progress: Progress,
+        replay_bytes: int,
+        wall_before: float = 0.0,
+    ) -> None:
+        """Args:
+        settings: the run's settings.
+        ledger: its counts.
+        log: where metrics go.
+        progress: what the user sees.
+        replay_bytes: what the shards take.
+        wall_before: seconds of earlier executions of this run.
+        """
+        self.settings, self.ledger = settings, ledger
+        self.restarts = 0
+        self.ray_calls = 0
+        self.interrupted = False
+        self._log, self._progress, self._replay_bytes, self._wall_before = log, progress, replay_bytes, wall_before
+        self._limiter = assembly.make_limiter(settings)
+        self._began = time.monotonic()
+        self._first_step: float | None = None
+        self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
+        self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
+        self._learner: LearnerReport | None = None
+        self._staleness_sum, self._staleness_updates = 0.0, 0
+        self._evaluation: EvaluationReport | None = None
+        self._evaluations = 0
+        every = settings.evaluation.every_steps
+        self._next_evaluation = max(every, (ledger.env_steps // every + 1) * every)
+        self._rates: deque[tuple[float, int, int]] = deque([(self._began, ledger.env_steps, ledger.updates)], maxlen=8)
+
+    # ---- what roles report
+    # ------------------------------------------------------------------------------------------------
+
+    def actor(self, report: ActorReport) -> None:
+        """Takes an actor's report."""
+        self._returns.extend(episode.episode_return for episode in report.episodes)
+        self._lengths.extend(episode.length for episode in report.episodes)
+        self._actor_seconds += report.seconds
+        self._actor_waited += report.waited
+        for text in report.notes:
+            self.note(text)
+
+    def learner(self, report: LearnerReport) -> None:
+        """Takes the learner's report."""
+        self._learner_seconds += report.seconds
+        self._learner_waited += report.waited
+        if report.updates:
+            self._learner = report
+            self._staleness_sum += report.staleness * report.updates
+            self._staleness_updates += report.updates
+        self.ledger[Entry.DROPPED_PRIORITIES] = report.dropped_priorities
+
+    def evaluation(self, report: EvaluationReport | None) -> None:
+        """Takes an evaluation; writes its metrics at once."""
+        if report is None:
+            return
+        self._evaluation = report
+        self._evaluations += 1
+        values = {
+            "eval/mean_reward": float(np.mean(report.returns)),
+            "eval/std_reward": float(np.std(report.returns)),
+            "eval/mean_ep_length": float(np.mean(report.lengths)),
+            "eval/weights_version": float(report.weights_version),
+            "time/eval_seconds": report.seconds,
+        }
+        self._log.write(report.env_steps, values, self.wall)
+        for text in report.notes:
+            self.note(text)
+        self.show()
+
+    def restarted(self, role: str, why: str) -> None:
+        """Counts a role that died and is started again; gives up when it happens too often."""
+        self.restarts += 1
+        if self.restarts > self.settings.restart_limit:
+            raise ShoalError(
+                f"{role} died ({why}); roles have died {self.restarts} times, more than "
+                f"restart_limit = {self.settings.restart_limit}. Look for what kills them: often too little memory."
+            )
+        self.note(f"{role} died ({why}); started again, restart {self.restarts}.")
+
+    def note(self, text: str) -> None:
+        """Tells the user something that should stay on the screen."""
+        self._progress.note(text)
+
+    # ---- when to do what
+    # --------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether it is time to judge the weights; asking sets the next time."""
+        if self.ledger.env_steps < self._next_evaluation or self.ledger.updates == self._updates_before:
+            return False
+        self._next_evaluation = self.ledger.env_steps + self.settings.evaluation.every_steps
+        return True
+
+    @property
+    def final_evaluation_due(self) -> bool:
+        """Whether the last evaluation is older than the last update."""
+        return self._evaluation is None or self._evaluation.env_steps < self.ledger.env_steps
+
+    def outcome(self) -> Outcome | None:
+        """How the run has ended, or None while it goes on."""
+        stop, evaluation = self.settings.stop, self._evaluation
+        if self.interrupted:
+            return "interrupted"
+        if stop.mean_return is not None and evaluation is not None and np.mean(evaluation.returns) >= stop.mean_return:
+            return "solved"
+        if stop.steps is not None and self.ledger.env_steps >= stop.steps:
+            return "finished"
+        if stop.seconds is not None and time.monotonic() - self._began >= stop.seconds:
+            return "finished"
+        return None
+
+    def interrupt(self) -> None:
+        """The user asked to stop. Safe in a signal handler."""
+        self.interrupted = True
+        self.ledger[Entry.STOP] = HALT
+
+    # ---- what is shown
+    # ----------------------------------------------------------------------------------------------------
+
+    @property
+    def wall(self) -> float:
+        """Seconds the run has trained, earlier executions included."""
+        return self._wall_before + time.monotonic() - self._began
+
+    def tick(self) -> None:
+        """Between reports: a sign of life, the start-up time, the live view."""
+        self.ledger.beat()
+        if self._first_step is None and self.ledger.env_steps > self._steps_before:
+            self._first_step = time.monotonic()
+            self._rates.clear()
+            self._rates.append((self._first_step, self.ledger.env_steps, self.ledger.updates))
+        self.show()
+
+    def record(self) -> None:
+        """Writes one line of metrics. Names outside `time/` do not depend on the clock."""
+        now, steps, updates = time.monotonic(), self.ledger.env_steps, self.ledger.updates
+        values: dict[str, float] = {"rollout/episodes": self.ledger.episodes, "train/updates": updates}
+        if self._returns:
+            values["rollout/ep_rew_mean"] = float(np.mean(self._returns))
+            values["rollout/ep_len_mean"] = float(np.mean(self._lengths))
+        if self._learner is not None:
+            values |= {f"train/{name}": value for name, value in self._learner.metrics.items()}
+            values["train/staleness"] = self._learner.staleness
+            values["replay/rows"] = self._learner.replay_rows
+            values["replay/dropped_priorities"] = self._learner.dropped_priorities
+            values["replay/samples_per_insert"] = self._achieved()
+        self._rates.append((now, steps, updates))
+        steps_per_second, updates_per_second = self._recent_rates()
+        values |= {
+            "time/fps": steps_per_second,
+            "time/updates_per_second": updates_per_second,
+            "time/learner_wait_fraction": _fraction(self._learner_waited, self._learner_seconds),
+            "time/actor_wait_fraction": _fraction(self._actor_waited, self._actor_seconds),
+            "time/restarts": self.restarts,
+        }
+        self._log.write(steps, values, self.wall)
+
+    def show(self) -> None:
+        """Refreshes the live view."""
+        steps_per_second, updates_per_second = self._recent_rates()
+        learner, evaluation = self._learner, self._evaluation
+        self._progress.update(
+            Status(
+                env_steps=self.ledger.env_steps,
+                elapsed=self.wall,
+                target_steps=self.settings.stop.steps,
+                steps_per_second=steps_per_second,
+                updates=self.ledger.updates,
+                updates_per_second=updates_per_second,
+                train_return=float(np.mean(self._returns)) if self._returns else None,
+                eval_return=float(np.mean(evaluation.returns)) if evaluation else None,
+                evaluations=self._evaluations,
+                stop_return=self.settings.stop.mean_return,
+                loss=learner.metrics.get("loss") if learner else None,
+                staleness=learner.staleness if learner else None,
+                replay_rows=min(self.ledger.inserts, self.settings.replay.capacity),
+                replay_capacity=self.settings.replay.capacity,
+                restarts=self.restarts,
+                bottleneck=self._bottleneck() if learner else "",
+                note="" if self._first_step else "starting",
+            )
+        )
+
+    def summary(self, status: Outcome, error: str | None = None) -> Summary:
+        """What came out of the run."""
+        began = self._first_step or self._began
+        seconds = max(1e-9, time.monotonic() - began)
+        evaluation = self._evaluation
+        return Summary(
+            status=status,
+            env_steps=self.ledger.env_steps,
+            episodes=self.ledger.episodes,
+            updates=self.ledger.updates,
+            wall_seconds=self.wall,
+            train_return_mean=float(np.mean(self._returns)) if self._returns else math.nan,
+            eval_return_mean=float(np.mean(evaluation.returns)) if evaluation else math.nan,
+            eval_return_std=float(np.std(evaluation.returns)) if evaluation else math.nan,
+            steps_per_second=(self.ledger.env_steps - self._steps_before) / seconds,
+            updates_per_second=(self.ledger.updates - self._updates_before) / seconds,
+            samples_per_insert=self._achieved(),
+            staleness_mean=_fraction(self._staleness_sum, self._staleness_updates),
+            learner_wait_fraction=_fraction(self._learner_waited, self._learner_seconds),
+            actor_wait_fraction=_fraction(self._actor_waited, self._actor_seconds),
+            bottleneck=self._bottleneck(),
+            restarts=self.restarts,
+            replay_bytes=self._replay_bytes,
+            error=error,
+            ray_calls=self.ray_calls if self.settings.runtime == "ray" else None,
+            startup_seconds=None if self._first_step is None else self._first_step - self._began,
+        )
+
+    def _achieved(self) -> float:
+        return self._limiter.achieved(self.ledger.inserts, self.ledger[Entry.SAMPLES])
+
+    def _bottleneck(self) -> str:
+        learner = _fraction(self._learner_waited, self._learner_seconds)
+        return verdict(learner, _fraction(self._actor_waited, self._actor_seconds))
+
+    def _recent_rates(self) -> tuple[float, float]:
+        then, steps, updates = self._rates[0]
+        seconds = max(1e-9, time.monotonic() - then)
+        return (self.ledger.env_steps - steps) / seconds, (self.ledger.updates - updates) / seconds
+
+
+def _fraction(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

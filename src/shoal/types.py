@@ -1,0 +1,140 @@
+"""The data that travels between the parts of Shoal.
+
+Every noun here is a NamedTuple or a frozen dataclass: nothing crosses a process or a module border as a bare tuple or a
+dict of strings. Arrays are numpy; torch enters only in `networks/`, `ops/`, `algorithms/` and `loops/`.
+
+Shapes: B batch, T time, N lanes (the sub-environments of one actor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# Values of the `boundary` column of a shard.
+STEP = 0
+"""An ordinary row: the action was taken from this observation."""
+FINAL = 1
+"""The row after an episode's end: it holds the final observation, its action was ignored (NEXT_STEP autoreset)."""
+CUT = 2
+"""The stream is broken here (a writer was restarted, an environment was rebuilt): no view may look across it."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an environment looks like to an algorithm.
+
+    Attributes:
+        env_id: the id it was made from.
+        obs_shape: shape of one observation as the policy sees it, frame stack included.
+        obs_dtype: numpy name of its dtype.
+        frame_stack: 1, or the length of the leading axis of `obs_shape` that stacks the newest frames. Only the newest
+            frame is stored; views stack again, with zeros before an episode's first frame.
+        num_actions: number of discrete actions, or 0 for a continuous action space.
+        action_shape: shape of one action; `()` for discrete actions.
+        action_low, action_high: bounds of a continuous action, flattened; empty for discrete actions.
+        reward_threshold: the return at which the environment counts as solved, if it says so.
+    """
+
+    env_id: str
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    frame_stack: int
+    num_actions: int
+    action_shape: tuple[int, ...]
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
+    reward_threshold: float | None = None
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of what is stored per step: one frame, or the whole observation when nothing is stacked."""
+        return self.obs_shape[1:] if self.frame_stack > 1 else self.obs_shape
+
+
+class EnvStep(NamedTuple):
+    """The answer of a vector environment to one action per lane (NEXT_STEP autoreset).
+
+    A lane that ended in the previous step is reset by this one: its action was ignored, its reward is 0.
+    """
+
+    obs: Array
+    """[N, *obs_shape]"""
+    reward: npt.NDArray[np.float32]
+    """[N] what the algorithm learns from (clipped if the environment is set so)."""
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    finished: tuple[Episode, ...]
+    """Episodes that ended in this step, with their true (unclipped) returns."""
+
+
+class Episode(NamedTuple):
+    """One finished episode."""
+
+    lane: int
+    episode_return: float
+    length: int
+
+
+class Keys(NamedTuple):
+    """Where rows live. A logical number is never reused, so a key is its own staleness check."""
+
+    shard: npt.NDArray[np.int32]
+    lane: npt.NDArray[np.int32]
+    logical: npt.NDArray[np.int64]
+
+
+class Selection(NamedTuple):
+    """What a selector picked: B starting rows and how likely each was."""
+
+    keys: Keys
+    probabilities: npt.NDArray[np.float64]
+    """[B] exact probability of each draw over everything eligible in all shards."""
+
+
+class Transition(NamedTuple):
+    """n-step transitions. `discount` is gamma^m, or 0 where the episode terminated within the m steps."""
+
+    obs: Array
+    action: Array
+    reward: npt.NDArray[np.float32]
+    discount: npt.NDArray[np.float32]
+    next_obs: Array
+    extras: Mapping[str, Array]
+    """Other recorded columns, at the first row."""
+
+
+class Sequence(NamedTuple):
+    """Unbroken stretches of the stream, time-major. Rows with `boundary` set hold no transition: mask them."""
+
+    obs: Array
+    """[T + 1, B, *obs_shape] the last one is for bootstrapping."""
+    action: Array
+    """[T, B, ...]"""
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    boundary: npt.NDArray[np.uint8]
+    """[T + 1, B] one of STEP, FINAL."""
+    extras: Mapping[str, Array]
+    """Other recorded columns, [T + 1, B, ...]; columns asked for at the start only are [B, ...]."""
+
+
+class Sample(NamedTuple):
+    """One batch. Its arrays live in a ring of prepared batches: use or copy them before `ring - 1` further samples."""
+
+    data: Transition | Sequence
+    keys: Keys
+    probabilities: npt.NDArray[np.float64]
+    size: int
+    """Number of rows that could have been drawn: N in the importance weight (N * P)^-beta."""
+    part: npt.NDArray[np.int32]
+    """[B] which part of a mixture each draw came from; zeros when there is one."""
+    weights_version: float
+    """Mean version of the weights that produced these rows; the learner's own version minus this is the staleness."""

@@ -1,0 +1,203 @@
+"""Ids, spaces, own vector versions, rendering."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pydantic
+import pytest
+from gymnasium import spaces
+
+from shoal.envs import EnvSettings, describe_env, is_atari, make_env, make_render_env
+from shoal.envs.loop import LoopVectorEnv
+from shoal.errors import ConfigError, EnvError, UnknownName
+
+
+def test_cartpole_own_vector_keeps_the_promises() -> None:
+    """Time limit 500, reset on the next step with reward 0, and the same physics as the ordinary environment."""
+    env = make_env(EnvSettings(id="CartPole-v1"), 4, 0)
+    assert not isinstance(env._vector, LoopVectorEnv)
+    obs = env.reset()
+    one = gymnasium.make("CartPole-v1")
+    one.reset(seed=0)
+    one.unwrapped.state = env._vector.state[:, 0].copy()  # type: ignore[attr-defined]
+    lengths, truncated_seen, was_ended = [], 0, np.zeros(4, np.bool_)
+    alone: Any = None
+    for t in range(1100):
+        actions = (obs[:, 2] + 0.5 * obs[:, 3] > 0).astype(np.int64)
+        if t % 700 > 505:
+            actions[1:] = 0
+        if alone is None or not (alone[2] or alone[3]):
+            alone = one.step(int(actions[0]))
+            expect = alone
+        else:
+            expect = None
+        step = env.step(actions)
+        if expect is not None:
+            assert np.allclose(step.obs[0], expect[0], atol=1e-5)
+            assert (step.reward[0], step.terminated[0], step.truncated[0]) == expect[1:4]
+        assert (step.reward[was_ended] == 0).all() and (np.abs(step.obs[was_ended]) <= 0.05).all()
+        assert (step.reward[~was_ended] == 1).all()
+        was_ended = step.terminated | step.truncated
+        truncated_seen += int(step.truncated.sum())
+        for episode in step.finished:
+            assert episode.episode_return == episode.length <= 500
+            lengths.append(episode.length)
+        obs = step.obs
+    assert truncated_seen >= 4 and 500 in lengths and min(lengths) < 20
+
+
+def test_own_vector_gets_kwargs_and_time_limit() -> None:
+    env = make_env(EnvSettings(id="CartPole-v1", kwargs={"sutton_barto_reward": True}, max_episode_steps=3), 2, 0)
+    assert not isinstance(env._vector, LoopVectorEnv)
+    env.reset()
+    steps = [env.step(np.array([t % 2] * 2)) for t in range(3)]
+    assert steps[-1].truncated.all() and sum(s.reward.sum() for s in steps) == 0
+
+
+def test_own_vector_with_another_autoreset_is_not_used() -> None:
+    env = make_env(EnvSettings(id="ShoalTestOwnVector-v0", kwargs={"length": 1}), 1, 0)
+    assert isinstance(env._vector, LoopVectorEnv)
+    env.reset()
+    assert env.step(np.zeros(1, np.int64)).terminated.all()
+
+
+def test_discrete_start_is_added() -> None:
+    env = make_env(EnvSettings(id="ShoalTestCounter-v0"), 1, 0)
+    assert env.spec.num_actions == 3 and env.spec.action_shape == ()
+    env.reset()
+    for action in (0, 1, 2):
+        env.step(np.array([action]))
+    assert env._vector.envs[0].unwrapped.actions == [-1, 0, 1]
+
+
+def with_spaces(observation: spaces.Space[Any], action: spaces.Space[Any] | None = None) -> EnvSettings:
+    return EnvSettings(id="ShoalTestSpaces-v0", kwargs={"observation": observation, "action": action})
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype"),
+    [
+        (spaces.Dict(a=spaces.Box(-1, 1, (2, 2)), b=spaces.Discrete(3)), (7,), "float32"),
+        (spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(3))), (5,), "float32"),
+        (spaces.Discrete(4), (4,), "float32"),
+        (spaces.MultiDiscrete([2, 3]), (5,), "float32"),
+        (spaces.MultiBinary(3), (3,), "float32"),
+        (spaces.Box(-1, 1, (3,), np.float64), (3,), "float32"),
+        (spaces.Box(0, 255, (4, 5, 3), np.uint8), (4, 5, 3), "uint8"),
+    ],
+)
+def test_observation_spaces(space: spaces.Space[Any], shape: tuple[int, ...], dtype: str) -> None:
+    settings = with_spaces(space)
+    spec = describe_env(settings)
+    assert (spec.obs_shape, spec.obs_dtype, spec.frame_stack) == (shape, dtype, 1)
+    env = make_env(settings, 2, 0)
+    assert env.spec == spec
+    for obs in (env.reset(), env.step(np.zeros(2, np.int64)).obs):
+        assert obs.shape == (2, *shape) and obs.dtype == dtype
+    assert spec.num_actions == 2
+
+
+def test_box_actions_are_clipped_and_cast() -> None:
+    action = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 5.0]), dtype=np.float64)
+    env = make_env(with_spaces(spaces.Box(0, 1, (1,)), action), 1, 0)
+    assert (env.spec.num_actions, env.spec.action_shape) == (0, (2,))
+    assert (env.spec.action_low, env.spec.action_high) == ((-1.0, 0.0), (1.0, 5.0))
+    env.reset()
+    env.step(np.array([[-3.0, 4.0]], np.float32))
+    last = env._vector.envs[0].unwrapped.last
+    assert last.tolist() == [-1.0, 4.0] and last.dtype == np.float64
+
+
+def test_unusable_spaces_are_refused_by_name() -> None:
+    box = spaces.Box(0, 1, (1,))
+    for action in (spaces.MultiDiscrete([2, 2]), spaces.Box(0, 3, (1,), np.int64)):
+        with pytest.raises(ConfigError, match=f"action space {type(action).__name__}"):
+            make_env(with_spaces(box, action), 1, 0)
+    with pytest.raises(ConfigError, match="observation space Sequence"):
+        describe_env(with_spaces(spaces.Sequence(box)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("CartPole", "CartPole-v1"),
+        ("CartPole-v7", "CartPole-v1"),
+        ("ALE/Pnog-v5", "ALE/Pong-v5"),
+        ("MsPacmanNoFrameskp-v4", "MsPacmanNoFrameskip-v4"),
+    ],
+)
+def test_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
+    for call in (lambda s: make_env(s, 1, 0), describe_env, make_render_env):
+        with pytest.raises(UnknownName, match=f"Did you mean '{right}'"):
+            call(EnvSettings(id=wrong))
+
+
+def test_module_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shoal_test_good.py").write_text(
+        "import gymnasium\ngymnasium.register('ShoalTestFromModule-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
+    )
+    (tmp_path / "shoal_test_bad.py").write_text("1 / 0\n")
+    spec = describe_env(EnvSettings(id="shoal_test_good:ShoalTestFromModule-v0"))
+    assert spec.env_id == "shoal_test_good:ShoalTestFromModule-v0" and spec.action_low == (-2.0,)
+    del gymnasium.registry["ShoalTestFromModule-v0"], sys.modules["shoal_test_good"]
+    with pytest.raises(ConfigError, match="no module named 'shoal_test_absent'"):
+        is_atari("shoal_test_absent:Env-v0")
+    with pytest.raises(ConfigError, match="importing 'shoal_test_bad' raised ZeroDivisionError"):
+        is_atari("shoal_test_bad:Env-v0")
+    with pytest.raises(UnknownName, match="CartPole-v1"):
+        is_atari("gymnasium:CartPole-v9")
+
+
+def test_failures_to_make() -> None:
+    with pytest.raises(ConfigError, match=r"gymnasium\[box2d\]"):
+        make_env(EnvSettings(id="ShoalTestNeeds-v0"), 1, 0)
+    with pytest.raises(ConfigError, match=r"does not take these env\.kwargs"):
+        make_env(EnvSettings(id="ShoalTestCounter-v0", kwargs={"colour": 1}), 1, 0)
+    with pytest.raises(ConfigError, match=r"does not take these env\.kwargs"):
+        make_env(EnvSettings(id="CartPole-v1", kwargs={"colour": 1}), 1, 0)
+    with pytest.raises(EnvError, match="could not be made: RuntimeError: no licence"):
+        make_env(EnvSettings(id="ShoalTestBroken-v0", kwargs={"fault": "make"}), 1, 0)
+
+
+def test_missing_module_names_the_package() -> None:
+    gymnasium.register("ShoalTestGone-v0", "shoal_test_gone.envs:Gone")
+    try:
+        with pytest.raises(ConfigError, match="pip install shoal_test_gone"):
+            make_env(EnvSettings(id="ShoalTestGone-v0"), 1, 0)
+    finally:
+        del gymnasium.registry["ShoalTestGone-v0"]
+
+
+def test_reward_threshold_is_passed_on() -> None:
+    assert describe_env(EnvSettings(id="CartPole-v1")).reward_threshold == 475.0
+
+
+def test_render_env_observes_and_acts_as_a_policy() -> None:
+    settings = EnvSettings(id="ShoalTestCounter-v0")
+    env = make_render_env(settings)
+    spec = describe_env(settings)
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == spec.obs_shape and obs.dtype == spec.obs_dtype and env.observation_space.contains(obs)
+    for action in (0, np.int64(1), np.array(2)):
+        obs, reward, *_ = env.step(action)
+        assert obs.dtype == spec.obs_dtype
+    assert reward == 3.0 and env.unwrapped.actions == [-1, 0, 1]  # type: ignore[attr-defined]
+    assert env.render().shape == (8, 8, 3)
+    with pytest.raises(ConfigError, match="cannot render pictures"):
+        make_render_env(with_spaces(spaces.Box(0, 1, (1,))))
+
+
+def test_settings_refuse_nonsense() -> None:
+    for wrong in ({"lanes": 0}, {"reward_clip": 0}, {"reward_clip": "no"}, {"sticky_actions": 1.5}, {"lane": 3}):
+        with pytest.raises(pydantic.ValidationError):
+            EnvSettings.model_validate({"id": "CartPole-v1", **wrong})
+    for fine in ("auto", 2.5, None):
+        assert EnvSettings.model_validate({"id": "CartPole-v1", "reward_clip": fine}).reward_clip == fine
+    assert all(field.description for field in EnvSettings.model_fields.values())

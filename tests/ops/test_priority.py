@@ -1,0 +1,94 @@
+"""Importance weights and sequence priorities against hand-worked numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.ops import importance_weights, mixed_max_mean_priority
+
+
+def f64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_importance_weights_by_hand() -> None:
+    # N P = .5, 2, 8: at beta 1 -> 2, .5, .125, over 2 ; at beta .5 -> sqrt
+    probabilities = f64(0.05, 0.2, 0.8)
+    weights = importance_weights(probabilities, size=10, beta=1.0)
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights, torch.tensor([1.0, 0.25, 0.0625]))
+    torch.testing.assert_close(importance_weights(probabilities, 10, 0.5), torch.tensor([1.0, 0.5, 0.25]))
+    torch.testing.assert_close(importance_weights(probabilities, 10, 0.0), torch.ones(3))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    p=st.lists(st.floats(1e-12, 1.0), min_size=1, max_size=20),
+    size=st.integers(1, 10**7),
+    beta=st.floats(0.0, 1.0),
+)
+def test_importance_weights_are_relative_to_the_rarest(p: list[float], size: int, beta: float) -> None:
+    weights = importance_weights(f64(*p), size, beta)
+    expected = [math.pow(min(p) / x, beta) for x in p]
+    torch.testing.assert_close(weights, torch.tensor(expected), rtol=1e-5, atol=1e-12)
+    assert float(weights.max()) == 1.0
+
+
+def test_weights_undo_the_bias_of_prioritized_sampling() -> None:
+    # With all the weight (beta 1), sum_i P_i w_i x_i is proportional to the uniform mean of x.
+    probabilities, x = f64(0.1, 0.2, 0.3, 0.4), f64(4.0, -1.0, 2.5, 3.0)
+    weights = importance_weights(probabilities, size=4, beta=1.0).double()
+    mean = (probabilities * weights * x).sum() / (probabilities * weights).sum()
+    torch.testing.assert_close(mean, x.mean(), rtol=1e-6, atol=0)
+
+
+def test_importance_weights_refusals() -> None:
+    with pytest.raises(ValueError, match=r"probabilities must be \[B\] \(rank 1\), got shape \(1, 2\)"):
+        importance_weights(f64(0.5, 0.5)[None], 2, 0.4)
+    with pytest.raises(TypeError, match=r"must be torch.float64, got torch.float32 of shape \(1,\)"):
+        importance_weights(torch.tensor([0.5]), 2, 0.4)
+    with pytest.raises(ValueError, match="positive"):
+        importance_weights(f64(0.5, 0.0), 2, 0.4)
+    with pytest.raises(ValueError, match="positive"):
+        importance_weights(f64(0.5, math.nan), 2, 0.4)
+    with pytest.raises(ValueError, match=r"at least one, got shape \(0,\)"):
+        importance_weights(f64(), 2, 0.4)
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        importance_weights(f64(0.5), 0, 0.4)
+    with pytest.raises(ValueError, match="beta must be in"):
+        importance_weights(f64(0.5), 1, 1.5)
+
+
+def test_mixed_max_mean_by_hand() -> None:
+    td_abs = torch.tensor([[1.0, 0.0], [5.0, 2.0], [3.0, 1.0]], requires_grad=True)
+    # .9 * 5 + .1 * 3 ; .9 * 2 + .1 * 1
+    priority = mixed_max_mean_priority(td_abs)
+    torch.testing.assert_close(priority, torch.tensor([4.8, 1.9]))
+    assert not priority.requires_grad
+    torch.testing.assert_close(mixed_max_mean_priority(td_abs, eta=1.0), torch.tensor([5.0, 2.0]))
+    torch.testing.assert_close(mixed_max_mean_priority(td_abs, eta=0.0), torch.tensor([3.0, 1.0]))
+
+
+def test_masked_rows_count_neither_in_the_maximum_nor_in_the_mean() -> None:
+    td_abs = torch.tensor([[1.0, 4.0], [5.0, 4.0], [3.0, math.nan]])
+    mask = torch.tensor([[True, False], [False, False], [True, False]])
+    # .9 * 3 + .1 * (1 + 3) / 2 ; nothing left
+    torch.testing.assert_close(mixed_max_mean_priority(td_abs, mask_t=mask), torch.tensor([2.9, 0.0]))
+
+
+def test_mixed_max_mean_refusals() -> None:
+    with pytest.raises(ValueError, match=r"td_abs must be \[T, B\] \(rank 2\), got shape \(3,\)"):
+        mixed_max_mean_priority(torch.ones(3))
+    with pytest.raises(ValueError, match=r"at least one step, got shape \(0, 3\)"):
+        mixed_max_mean_priority(torch.ones(0, 3))
+    with pytest.raises(ValueError, match=r"mask_t .* got shape \(3, 2\)"):
+        mixed_max_mean_priority(torch.ones(3, 1), mask_t=torch.ones(3, 2, dtype=torch.bool))
+    with pytest.raises(TypeError, match="mask_t must be bool"):
+        mixed_max_mean_priority(torch.ones(3, 1), mask_t=torch.ones(3, 1))
+    with pytest.raises(ValueError, match="eta must be in"):
+        mixed_max_mean_priority(torch.ones(3, 1), eta=1.1)

@@ -1,0 +1,80 @@
+"""Counters: words on shared memory that other processes see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.errors import CorruptShard
+from shoal.replay.counters import WORDS, Counters, fence
+
+
+class Word(IntEnum):
+    """Two of the words."""
+
+    FIRST = 0
+    LAST = WORDS - 1
+
+
+def test_words_are_shared_between_mappings(tmp_path: Path) -> None:
+    writer = Counters.create(tmp_path / "words.bin")
+    reader = Counters(tmp_path / "words.bin", writable=False)
+    assert reader[Word.FIRST] == reader[Word.LAST] == 0
+    writer[Word.LAST] = 2**63 + 1
+    writer.add(Word.FIRST, 3)
+    writer.add(Word.FIRST, 4)
+    assert (reader[Word.FIRST], reader[Word.LAST]) == (7, 2**63 + 1)
+    assert isinstance(reader[Word.FIRST], int)
+
+
+def test_words_are_shared_with_another_process(tmp_path: Path) -> None:
+    words = Counters.create(tmp_path / "words.bin")
+    program = "import numpy, sys; w = numpy.memmap(sys.argv[1], numpy.uint64, 'r+'); w[0] = 41; w[0] += numpy.uint64(1)"
+    subprocess.run([sys.executable, "-c", program, str(words.path)], check=True)
+    assert words[Word.FIRST] == 42
+
+
+def test_words_are_aligned(tmp_path: Path) -> None:
+    words = Counters.create(tmp_path / "words.bin")
+    assert words._words.ctypes.data % 8 == 0
+    assert words._words.dtype == np.uint64
+
+
+def test_making_does_not_wipe_what_another_made(tmp_path: Path) -> None:
+    """Two roles that both find no file: the second one opens the first one's."""
+    first = Counters.create(tmp_path / "words.bin")
+    first[Word.FIRST] = 5
+    second = Counters.create(tmp_path / "words.bin")
+    assert (first[Word.FIRST], second[Word.FIRST]) == (5, 5)
+    second[Word.FIRST] = 6
+    assert first[Word.FIRST] == 6
+    assert [path.name for path in tmp_path.iterdir()] == ["words.bin"]
+
+
+def test_readers_cannot_write(tmp_path: Path) -> None:
+    Counters.create(tmp_path / "words.bin")
+    words = Counters(tmp_path / "words.bin", writable=False)
+    with pytest.raises((ValueError, TypeError)):
+        words[Word.FIRST] = 1
+
+
+@pytest.mark.parametrize("size", [0, 8, WORDS * 8 + 8])
+def test_a_file_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    (tmp_path / "words.bin").write_bytes(bytes(size))
+    with pytest.raises(CorruptShard, match=rf"words\.bin has {size} bytes instead of {WORDS * 8}"):
+        Counters(tmp_path / "words.bin", writable=True)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorruptShard, match=r"words\.bin"):
+        Counters(tmp_path / "words.bin", writable=False)
+
+
+def test_fences_return() -> None:
+    for _ in range(100):
+        fence()

@@ -1,0 +1,129 @@
+"""SumTree against a running sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.replay.sum_tree import SumTree
+
+PRIORITIES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+
+
+def find(tree: SumTree, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leaves and priorities at the points."""
+    leaf, priority = np.empty(len(points), np.int64), np.empty(len(points))
+    tree.find(points.copy(), leaf, priority)
+    return leaf, priority
+
+
+def filled(values: np.ndarray) -> SumTree:
+    """A tree of these leaves."""
+    tree = SumTree(len(values))
+    tree.set_range(0, values)
+    return tree
+
+
+@given(st.lists(PRIORITIES, min_size=1, max_size=70), st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=1, max_size=40))
+def test_finds_what_a_running_sum_finds(priorities: list[float], fractions: list[float]) -> None:
+    values = np.array(priorities)
+    tree = filled(values)
+    assert tree.total == pytest.approx(values.sum(), rel=1e-12)
+    if not values.any():
+        return
+    points = np.array(fractions) * tree.total
+    leaf, priority = find(tree, points)
+    assert np.all(leaf < len(values))
+    assert np.array_equal(priority, values[leaf])
+    assert np.all(priority > 0), "drew a leaf of priority zero"
+    upper = np.cumsum(values)
+    slack = 1e-9 * tree.total  # sums are associated differently
+    assert np.all(points <= upper[leaf] + slack)
+    assert np.all(points >= upper[leaf] - values[leaf] - slack)
+
+
+@given(st.integers(1, 9), st.data())
+def test_whole_numbers_are_found_exactly(size: int, data: st.DataObject) -> None:
+    """No rounding: the leaf is the one that `searchsorted` names."""
+    values = np.array(data.draw(st.lists(st.integers(0, 5), min_size=size, max_size=size)), float)
+    tree = filled(values)
+    points = np.arange(0.0, values.sum(), 0.25)
+    leaf, _ = find(tree, points)
+    assert np.array_equal(leaf, np.searchsorted(np.cumsum(values), points, side="right"))
+
+
+@given(
+    st.integers(1, 50),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("many"), st.lists(st.tuples(st.integers(0, 10**6), PRIORITIES), max_size=20)),
+            st.tuples(st.just("range"), st.integers(0, 10**6), st.lists(PRIORITIES, max_size=60)),
+        ),
+        max_size=12,
+    ),
+)
+def test_updates_leave_every_sum_right(capacity: int, changes: list[tuple]) -> None:
+    tree, values = SumTree(capacity), np.zeros(capacity)
+    for change in changes:
+        if change[0] == "many":
+            leaves = np.array([leaf % capacity for leaf, _ in change[1]], np.int64)
+            priorities = np.array([priority for _, priority in change[1]])
+            tree.set_many(leaves, priorities)
+            for leaf, priority in zip(leaves, priorities, strict=True):
+                values[leaf] = priority  # the last of a repeated leaf wins
+        else:
+            start = change[1] % capacity
+            priorities = np.array(change[2][: capacity - start])
+            tree.set_range(start, priorities)
+            values[start : start + len(priorities)] = priorities
+        assert np.array_equal(tree[np.arange(capacity)], values)
+        assert tree.total == pytest.approx(values.sum(), rel=1e-12)
+    if values.any():
+        _, priority = find(tree, np.linspace(0, tree.total, 100, endpoint=False))
+        assert np.all(priority > 0)
+
+
+def test_sums_do_not_drift() -> None:
+    """1e5 updates over nine orders of magnitude: the tree is bit for bit one that was filled at once."""
+    rng = np.random.default_rng(0)
+    capacity = 5000
+    tree, values = SumTree(capacity), np.zeros(capacity)
+    for _ in range(200):
+        leaves = rng.integers(0, capacity, 500)
+        priorities = 10.0 ** rng.uniform(-6, 3, 500)
+        tree.set_many(leaves, priorities)
+        values[leaves] = priorities  # numpy, too, lets the last one win
+    assert np.array_equal(tree[np.arange(capacity)], values)
+    assert tree.total == filled(values).total
+    tree.set_range(0, np.zeros(capacity))
+    assert tree.total == 0.0
+
+
+@pytest.mark.parametrize("beyond", [0.0, 1e-9, 1.0])
+def test_points_at_the_right_edge_find_the_last_positive_leaf(beyond: float) -> None:
+    """Rounding can make a point as large as the total, or larger."""
+    for size in (1, 2, 3, 8, 13):
+        for last in range(size):
+            values = np.full(size, 0.1)
+            values[last + 1 :] = 0.0
+            tree = filled(values)
+            leaf, priority = find(tree, np.array([tree.total, np.nextafter(tree.total, 0), tree.total + beyond]))
+            assert np.all(leaf == last)
+            assert np.all(priority == 0.1)
+
+
+def test_leaves_of_priority_zero_are_never_drawn() -> None:
+    rng = np.random.default_rng(1)
+    values = np.where(rng.random(1000) < 0.5, 0.0, rng.random(1000) ** 8)
+    tree = filled(values)
+    leaf, priority = find(tree, rng.random(200_000) * tree.total)
+    assert np.all(values[leaf] > 0) and np.array_equal(priority, values[leaf])
+
+
+def test_nothing_to_set_is_no_error() -> None:
+    tree = filled(np.ones(4))
+    tree.set_many(np.empty(0, np.int64), np.empty(0))
+    tree.set_range(2, np.empty(0))
+    assert tree.total == 4.0

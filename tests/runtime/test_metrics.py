@@ -1,0 +1,225 @@
+"""metrics.jsonl survives kills and resumes; TensorBoard and W&B get the same numbers."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shoal.errors import ConfigError
+from shoal.runtime import metrics
+from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who never logged in to W&B."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in [name for name in os.environ if name.startswith("WANDB_")] + ["NETRC"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+class FakeWandb:
+    """Stands in for the package; `refuse` makes going online fail."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self, refuse: bool = False) -> None:
+        self.refuse = refuse
+        self.errors = SimpleNamespace(Error=self.Error)
+        self.modes: list[str] = []
+        self.options: dict[str, Any] = {}
+        self.logged: list[dict[str, float]] = []
+        self.finished = 0
+        self.broken = False
+
+    def Settings(self, **options: Any) -> dict[str, Any]:
+        return options
+
+    def init(self, **options: Any) -> FakeWandb:
+        self.modes.append(options["mode"])
+        if self.refuse and options["mode"] == "online":
+            raise self.Error("no network")
+        self.options = options
+        return self
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        pass
+
+    def log(self, values: dict[str, float]) -> None:
+        if self.broken:
+            raise BrokenPipeError("service died")
+        self.logged.append(values)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def use(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+
+
+def test_lines_come_back_and_a_resumed_run_appends(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, tensorboard=False) as log:
+        log.write(10, {"rollout/ep_rew_mean": 1.5, "train/loss": math.nan, "time/fps": math.inf}, wall=0.25)
+    with MetricsLog(tmp_path, tensorboard=False) as log:
+        log.write(20, {"eval/mean_reward": 2}, wall=1.0)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 10, "wall": 0.25, "rollout/ep_rew_mean": 1.5, "train/loss": None, "time/fps": None},
+        {"step": 20, "wall": 1.0, "eval/mean_reward": 2.0},
+    ]
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("rest", [b'{"step": 30, "wa', b'{"step": 30, "wall": 1.0}', b'{"half a letter \xc3'])
+def test_a_line_cut_short_is_left_out_and_does_not_spoil_the_next(tmp_path: Path, rest: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 10, "wall": 1.0}\n' + rest)
+    assert [row["step"] for row in read_metrics(path)] == [10]
+    with MetricsLog(tmp_path, tensorboard=False) as log:
+        log.write(40, {}, wall=2.0)
+    assert [row["step"] for row in read_metrics(path)] == [10, 40]
+
+
+def test_a_file_that_is_no_metrics_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for text in ("not json\n{}\n", "[1]\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 1, is no JSON object"):
+            read_metrics(path)
+    path.write_text("")
+    assert read_metrics(path) == []
+
+
+def test_step_and_wall_are_taken(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, tensorboard=False) as log, pytest.raises(ValueError, match="cannot be called step"):
+        log.write(1, {"step": 2.0}, wall=0.0)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from shoal.runtime.metrics import MetricsLog
+log = MetricsLog(Path(sys.argv[1]), tensorboard=False)
+for step in range(10**9):
+    log.write(step, {f"train/value{i}": step / 7 for i in range(50)}, wall=step)
+    if step == 100:
+        sys.stdout.write("writing\\n")
+        sys.stdout.flush()
+"""
+
+
+def test_a_killed_run_leaves_every_line_it_finished(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(metrics.__file__).parents[2])}
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    for _ in range(3):
+        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"writing\n"
+            process.send_signal(signal.SIGKILL)
+        rows = read_metrics(tmp_path / "metrics.jsonl")
+        assert len(rows) > 100 and [row["step"] for row in rows] == list(range(len(rows)))
+
+
+def test_tensorboard_shows_scalars_before_the_run_ends_and_after_a_resume(tmp_path: Path) -> None:
+    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    log = MetricsLog(tmp_path)
+    log.write(10, {"rollout/ep_rew_mean": 1.5, "train/loss": 0.5}, wall=1.0)
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Tags()["scalars"] == ["rollout/ep_rew_mean", "train/loss"]
+    log.close()
+    log.close()
+    with MetricsLog(tmp_path) as log:
+        log.write(20, {"train/loss": 0.25}, wall=2.0)
+    loss = [
+        (event.step, event.value)
+        for file in (tmp_path / "tensorboard").iterdir()
+        for event in accumulator.EventAccumulator(str(file)).Reload().Scalars("train/loss")
+    ]
+    assert sorted(loss) == [(10, 0.5), (20, 0.25)]
+
+
+def test_wandb_without_a_key_is_offline_and_says_so(
+    tmp_path: Path, nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandb()
+    use(fake, monkeypatch)
+    settings = WandbSettings(tags=("a",), run_id="abc", config={"seed": 1})
+    with MetricsLog(tmp_path, tensorboard=False, wandb=settings) as log:
+        log.write(5, {"train/loss": 0.5}, wall=1.0)
+        assert fake.modes == ["offline"] and "wandb login" in log.notes[0] and "wandb sync" in log.notes[0]
+    assert fake.logged == [{"env_steps": 5, "train/loss": 0.5}] and fake.finished == 1
+    assert fake.options["id"] == "abc" and fake.options["resume"] == "allow" and fake.options["config"] == {"seed": 1}
+    assert fake.options["name"] == tmp_path.name
+
+
+def test_wandb_goes_online_with_a_key_or_a_login(tmp_path: Path, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    use(fake, monkeypatch)
+    (nobody / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password " + "0" * 40 + "\n")
+    (nobody / ".netrc").chmod(0o600)
+    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    (nobody / ".netrc").write_text("machine elsewhere.example\n  login user\n  password x\n")
+    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    assert fake.modes == ["online", "offline", "online", "offline"]
+
+
+def test_wandb_that_fails_does_not_stop_training(
+    tmp_path: Path, nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandb(refuse=True)
+    use(fake, monkeypatch)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    with MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()) as log:
+        assert fake.modes == ["online", "offline"] and "no network" in log.notes[0]
+        fake.broken = True
+        log.write(1, {}, wall=0.0)
+        log.write(2, {}, wall=0.0)
+        assert "service died" in log.notes[1] and len(log.notes) == 2
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+@pytest.mark.parametrize(("package", "remedy"), [("wandb", r"shoal\[wandb\]"), ("tensorboard", "install tensorboard")])
+def test_a_missing_package_names_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, remedy: str
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=remedy):
+        MetricsLog(tmp_path, tensorboard=package == "tensorboard", wandb=WandbSettings())
+
+
+REAL = """
+from pathlib import Path
+from shoal.runtime.metrics import MetricsLog, WandbSettings
+with MetricsLog(Path("."), tensorboard=False, wandb=WandbSettings()) as log:
+    log.write(5, {"train/loss": 0.5}, wall=1.0)
+"""
+
+
+def test_the_real_wandb_works_offline_and_never_asks(tmp_path: Path, nobody: Path) -> None:
+    pytest.importorskip("wandb")
+    env = {**os.environ, "PYTHONPATH": str(Path(metrics.__file__).parents[2])}
+    run = subprocess.run(
+        [sys.executable, "-c", REAL], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert run.stdout == b""
