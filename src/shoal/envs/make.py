@@ -126,7 +126,7 @@ class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
 
 def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     """One ordinary environment with Gymnasium's own wrappers (time limit, order), flattened if need be."""
-    # Our checks are vectorised and always on; Gymnasium's checker would cost as much as a small environment.
+    # Env checks every step and raises; Gymnasium's checker looks at the first one only, and warns.
     arguments: dict[str, Any] = {"disable_env_checker": True, **settings.kwargs, **changes}
     if settings.max_episode_steps is not None:
         arguments["max_episode_steps"] = settings.max_episode_steps

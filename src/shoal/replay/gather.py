@@ -16,6 +16,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from shoal.replay.cache_hint import prefetch
 from shoal.types import Array
 
 Int64s = npt.NDArray[np.int64]
@@ -43,62 +44,66 @@ _COPY = [numba.void(_read(word), _INTS, _INTS, word[:, ::1]) for word in _WORDS]
 _PAIRS = [numba.void(_read(word), _INTS, _INTS, _INTS, word[:, ::1], word[:, ::1]) for word in _WORDS]
 
 
-# Helpers are inlined by numba itself: as calls they would count references to their arrays, and those atomic operations keep the
-# cache misses of neighbouring rows from overlapping (5x slower).
-@numba.njit(inline="always")
-def _copy_row(source, origin, out, target):  # type: ignore[no-untyped-def]
-    if origin < 0:
-        for j in range(source.shape[1]):
-            out[target, j] = 0
-    else:
-        for j in range(source.shape[1]):
-            out[target, j] = source[origin, j]
+# No kernel here calls a helper with an array: numba would count references to it, and those atomic operations keep the cache misses of
+# neighbouring rows from overlapping (5x slower on small rows, inline="always" included).
 
 
 @numba.njit(_COPY, nogil=True, cache=True)
 def _copy_rows(source, origins, targets, out):  # type: ignore[no-untyped-def]
+    width = source.shape[1]
     for i in range(origins.shape[0]):
-        _copy_row(source, origins[i], out, targets[i])
+        origin, target = origins[i], targets[i]
+        if origin < 0:
+            for j in range(width):
+                out[target, j] = 0
+        else:
+            for j in range(width):
+                out[target, j] = source[origin, j]
 
 
 @numba.njit(_PAIRS, nogil=True, cache=True)
 def _copy_pairs(source, origins, next_origins, targets, out, out_next):  # type: ignore[no-untyped-def]
+    width = source.shape[1]
     for i in range(origins.shape[0]):
-        _copy_row(source, origins[i], out, targets[i])
-        _copy_row(source, next_origins[i], out_next, targets[i])
+        origin, following, target = origins[i], next_origins[i], targets[i]
+        if origin < 0:
+            for j in range(width):
+                out[target, j] = 0
+        else:
+            for j in range(width):
+                out[target, j] = source[origin, j]
+        if following < 0:
+            for j in range(width):
+                out_next[target, j] = 0
+        else:
+            for j in range(width):
+                out_next[target, j] = source[following, j]
 
 
 _STREAM = (_read(numba.float32), _read(numba.boolean), _read(numba.boolean))
-
-
-@numba.njit(inline="always")
-def _n_step(reward, terminated, truncated, row, lane, n, gamma):  # type: ignore[no-untyped-def]
-    total, discount, steps = 0.0, 1.0, 0
-    for _ in range(n):
-        total += discount * reward[row, lane]
-        discount *= gamma
-        steps += 1
-        if terminated[row, lane]:
-            discount = 0.0
-            break
-        if truncated[row, lane]:
-            break
-        row = row + 1 if row + 1 < reward.shape[0] else 0
-    return total, discount, steps
-
-
 _RETURNS = numba.void(*_STREAM, _LANES, _INTS, _INTS, numba.int64, numba.float64, _OUT_FLOATS, _OUT_FLOATS, _OUT_INTS)
 
 
 @numba.njit(_RETURNS, nogil=True, cache=True)
 def n_step_returns(reward, terminated, truncated, lane, logical, target, n, gamma, out_reward, out_discount, out_next):  # type: ignore[no-untyped-def]
     """Discounted reward of up to n steps, the discount of what follows (0 after termination) and the row it is bootstrapped from."""
+    rows = reward.shape[0]
     for i in range(logical.shape[0]):
-        row = logical[i] % reward.shape[0]
-        total, discount, steps = _n_step(reward, terminated, truncated, row, lane[i], n, gamma)
+        total, discount = 0.0, 1.0
+        column, following = lane[i], logical[i]
+        for _ in range(n):
+            row = following % rows
+            total += discount * reward[row, column]
+            discount *= gamma
+            following += 1
+            if terminated[row, column]:
+                discount = 0.0
+                break
+            if truncated[row, column]:
+                break
         out_reward[target[i]] = total
         out_discount[target[i]] = discount
-        out_next[i] = logical[i] + steps
+        out_next[i] = following
 
 
 _SMALL, _OUT_SMALL = _read(numba.uint32), numba.uint32[:, ::1]
@@ -110,16 +115,39 @@ _N_STEP_ROWS = numba.void(*_SMALL_ROWS, _OUT_FLOATS, _OUT_FLOATS, _OUT_SMALL, _O
 def n_step_rows(  # type: ignore[no-untyped-def]
     reward, terminated, truncated, action, obs, lane, logical, target, n, gamma, out_reward, out_discount, out_action, out_obs, out_next_obs
 ):
-    """Whole n-step transitions of small rows in one pass; `action`, `obs` and their places in the batch as 4-byte words."""
+    """`n_step_returns` and the copies of small rows in one pass; `action`, `obs` and their places in the batch as 4-byte words."""
     rows, lanes = reward.shape
+    action_width, obs_width = action.shape[1], obs.shape[1]
     for i in range(logical.shape[0]):
-        row, place = logical[i] % rows, target[i]
-        total, discount, steps = _n_step(reward, terminated, truncated, row, lane[i], n, gamma)
-        origin = row * lanes + lane[i]
-        _copy_row(action, origin, out_action, place)
-        _copy_row(obs, origin, out_obs, place)
-        following = row + steps if row + steps < rows else row + steps - rows
-        _copy_row(obs, following * lanes + lane[i], out_next_obs, place)
+        origin = logical[i] % rows * lanes + lane[i]
+        prefetch(reward.ctypes.data + 4 * origin)
+        prefetch(reward.ctypes.data + 4 * (origin + (n - 1) * lanes))
+        prefetch(terminated.ctypes.data + origin)
+        prefetch(truncated.ctypes.data + origin)
+        prefetch(action.ctypes.data + 4 * action_width * origin)
+        prefetch(obs.ctypes.data + 4 * obs_width * origin)
+        prefetch(obs.ctypes.data + 4 * obs_width * (origin + n * lanes))
+    for i in range(logical.shape[0]):
+        row, column, place = logical[i] % rows, lane[i], target[i]
+        origin = row * lanes + column
+        for j in range(action_width):
+            out_action[place, j] = action[origin, j]
+        for j in range(obs_width):
+            out_obs[place, j] = obs[origin, j]
+        total, discount = 0.0, 1.0
+        for _ in range(n):
+            total += discount * reward[row, column]
+            discount *= gamma
+            ended, broken_off = terminated[row, column], truncated[row, column]
+            row = row + 1 if row + 1 < rows else 0
+            if ended:
+                discount = 0.0
+                break
+            if broken_off:
+                break
+        origin = row * lanes + column
+        for j in range(obs_width):
+            out_next_obs[place, j] = obs[origin, j]
         out_reward[place] = total
         out_discount[place] = discount
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Sized
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ReplayError, WrongSchema
-from shoal.replay.gather import Copier
+from shoal.replay.gather import Copier, sum_at
 from shoal.replay.selectors import Mixture, Part, Selector
 from shoal.replay.shard import ShardReader
 from shoal.replay.views import Allocate, View
@@ -57,7 +58,7 @@ class Replay:
             raise ReplayError("A replay needs at least one shard.")
         self.batch_size = batch_size
         self._schema = shards[0].info.schema
-        self._view, self._copier = view, Copier(threads)
+        self._view, self._copier, self._before = view, Copier(threads), view.span.before
         self._mixture = selector if isinstance(selector, Mixture) else Mixture([Part(selector, 1.0)])
         self._part = self._mixture.part_of(batch_size)
         self._rng = np.random.default_rng(seed)
@@ -120,16 +121,13 @@ class Replay:
         """Copies rows into the places `target` of a batch; returns the places whose rows the writer reached
         meanwhile.
         """
-        before, torn = self._view.span.before, []
-        for index, shard in enumerate(self.shards):
-            mine = slice(None) if len(self.shards) == 1 else np.flatnonzero(keys.shard == index)
-            logical, places = keys.logical[mine], target[mine]
-            if not len(logical):
-                continue
+        torn = []
+        for index, mine in self._by_shard(keys):
+            shard, logical, places = self.shards[index], keys.logical[mine], target[mine]
             self._view.fill(shard, keys.lane[mine], logical, places, data, self._copier)
             oldest = shard.oldest
-            if oldest and int(logical.min()) - before < oldest:
-                torn.append(places[logical - before < oldest])
+            if oldest and int(logical.min()) - self._before < oldest:
+                torn.append(places[logical - self._before < oldest])
         return np.concatenate(torn) if torn else target[:0]
 
     def _redraw(self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64]) -> bool:
@@ -147,9 +145,19 @@ class Replay:
         return True
 
     def _mean_version(self, keys: Keys) -> float:
-        total = 0.0
-        for index, shard in enumerate(self.shards):
-            mine = slice(None) if len(self.shards) == 1 else keys.shard == index
-            versions = shard.columns["weights_version"][keys.logical[mine] % shard.rows, keys.lane[mine]]
-            total += float(versions.sum(dtype=np.float64))
+        total = 0
+        for index, mine in self._by_shard(keys):
+            total += sum_at(self.shards[index].columns["weights_version"], keys.lane[mine], keys.logical[mine])
         return total / len(keys.logical)
+
+    def _by_shard(self, keys: Keys) -> Iterator[tuple[int, Any]]:
+        """The shards that rows were drawn from, each with an index of its rows."""
+        if len(self.shards) == 1:
+            yield 0, slice(None)
+            return
+        counts = np.bincount(keys.shard, minlength=len(self.shards))
+        if (keys.shard[:-1] <= keys.shard[1:]).all():  # as most selectors draw: one stretch each, no index array needed
+            stops = np.cumsum(counts)
+            yield from ((k, slice(stops[k] - counts[k], stops[k])) for k in np.flatnonzero(counts).tolist())
+        else:
+            yield from ((k, np.flatnonzero(keys.shard == k)) for k in np.flatnonzero(counts).tolist())

@@ -76,6 +76,7 @@ class Starts:
         self.first = 0
         self.stop = 0
         self.count = 0
+        self._seen = (0, 0)  # head and oldest row at the last refresh
         self.span = span
         self._newest = newest
         # Rows struck off ahead of the writer: it may fill some while a batch is being copied.
@@ -91,6 +92,10 @@ class Starts:
     def refresh(self) -> list[Change]:
         """Takes in what the writer did since the last call; returns what changed, in order."""
         head = self.shard.head
+        seen = (head, self.shard.oldest)
+        if seen == self._seen:  # nothing moved: the common case of a learner faster than its actors
+            return []
+        self._seen = seen
         stop = max(self.stop, head - self.span.after)
         first = max(self.first, self._floor(head, stop))
         changes: list[Change] = []

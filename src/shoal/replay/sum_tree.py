@@ -17,6 +17,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from shoal.replay.cache_hint import prefetch
 from shoal.types import Keys
 
 Float64s = npt.NDArray[np.float64]
@@ -32,17 +33,12 @@ _LANES = numba.types.Array(numba.int32, 1, "C", readonly=True)
 _BLOCKS, _LEVELS = numba.float64[:, ::1], numba.int64[::1]
 
 
-@numba.njit(inline="always")  # by numba: as a call it would count references, atomically, for every node
-def _sum(blocks, block):  # type: ignore[no-untyped-def]
-    low = (blocks[block, 0] + blocks[block, 1]) + (blocks[block, 2] + blocks[block, 3])
-    return low + ((blocks[block, 4] + blocks[block, 5]) + (blocks[block, 6] + blocks[block, 7]))
-
-
 @numba.njit(numba.void(_BLOCKS, _LEVELS, numba.float64[::1], numba.int64[::1], numba.float64[::1]), nogil=True, cache=True)
 def _descend(blocks, levels, points, out_leaf, out_priority):  # type: ignore[no-untyped-def]
     count = points.shape[0]
     out_leaf[:] = 0
     for level in range(1, levels.shape[0]):
+        below = blocks.ctypes.data + (8 * FANOUT * levels[level + 1] if level + 1 < levels.shape[0] else 0)
         for i in range(count):
             node, point = out_leaf[i], points[i]
             block = levels[level] + node
@@ -59,7 +55,9 @@ def _descend(blocks, levels, points, out_leaf, out_priority):  # type: ignore[no
             left, right = blocks[block, child], blocks[block, child + 1]
             turn = (point >= left) & (right > 0.0)
             points[i] = point - (left if turn else 0.0)
-            out_leaf[i] = FANOUT * node + child + (1 if turn else 0)
+            node = FANOUT * node + child + (1 if turn else 0)
+            prefetch(below + 8 * FANOUT * node)
+            out_leaf[i] = node
     for i in range(count):
         out_priority[i] = blocks[levels[-1] + out_leaf[i] // FANOUT, out_leaf[i] % FANOUT]
 
@@ -73,7 +71,10 @@ def _rebuild_above(blocks, levels, nodes, count):  # type: ignore[no-untyped-def
             parent = nodes[i] // FANOUT
             # Draws ascend, so neighbours often share a parent, near the root nearly always.
             if parent != last:
-                blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = _sum(blocks, levels[level] + parent)
+                block = levels[level] + parent
+                left = (blocks[block, 0] + blocks[block, 1]) + (blocks[block, 2] + blocks[block, 3])
+                right = (blocks[block, 4] + blocks[block, 5]) + (blocks[block, 6] + blocks[block, 7])
+                blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = left + right
                 nodes[kept] = parent
                 kept += 1
                 last = parent
@@ -96,7 +97,10 @@ def _set_range(blocks, levels, start, priorities):  # type: ignore[no-untyped-de
     for level in range(levels.shape[0] - 1, 0, -1):
         low, high = low // FANOUT, high // FANOUT
         for parent in range(low, high + 1):
-            blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = _sum(blocks, levels[level] + parent)
+            block = levels[level] + parent
+            left = (blocks[block, 0] + blocks[block, 1]) + (blocks[block, 2] + blocks[block, 3])
+            right = (blocks[block, 4] + blocks[block, 5]) + (blocks[block, 6] + blocks[block, 7])
+            blocks[levels[level - 1] + parent // FANOUT, parent % FANOUT] = left + right
 
 
 _DRAW = numba.void(

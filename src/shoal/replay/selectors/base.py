@@ -34,7 +34,7 @@ class Selector(Protocol):
         """Whether `select(n)` can be answered now."""
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """Draws n starting rows. The arrays are its own and hold until the next call."""
+        """Draws n starting rows, in arrays that are the caller's to keep."""
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Takes new priorities; returns how many came too late, their rows being gone."""

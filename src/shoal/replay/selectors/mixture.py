@@ -33,6 +33,8 @@ class Mixture:
 
     def shares(self, n: int) -> list[int]:
         """How many of n draws each part gets; refuses a batch that does not divide, naming the nearest that do."""
+        if len(self.parts) == 1:
+            return [n]
         exact = [part.ratio * n for part in self.parts]
         shares = [round(share) for share in exact]
         if any(abs(share - whole) > 1e-6 for share, whole in zip(exact, shares, strict=True)):
@@ -70,6 +72,8 @@ class Mixture:
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         """See `Selector.select`."""
+        if len(self.parts) == 1:
+            return self.parts[0].selector.select(n, rng)
         drawn = [part.selector.select(share, rng) for part, share in zip(self.parts, self.shares(n), strict=True)]
         keys = Keys(*(np.concatenate(columns) for columns in zip(*(one.keys for one in drawn), strict=True)))
         return Selection(keys, np.concatenate([one.probabilities for one in drawn]))

@@ -1,0 +1,72 @@
+"""The command line. Commands load torch and Ray themselves, so that help comes at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from shoal.cli.clean import clean
+from shoal.cli.evaluate import evaluate
+from shoal.cli.listing import algorithms, config
+from shoal.cli.train import resume, train
+from shoal.errors import ConfigError, ShoalError
+
+USAGE, FAILURE = 2, 1
+
+app = typer.Typer(
+    name="shoal",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain text: brackets and line breaks stay as written, and rich need not be loaded
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="Distributed reinforcement learning on shared memory.",
+    epilog="""\b
+First steps:
+  shoal train CartPole-v1                    train until solved
+  shoal eval runs/latest                     judge what came out
+  shoal config apex-dqn                      every setting, with its meaning
+  shoal train --help                         more examples
+""",
+)
+app.command("train")(train)
+app.command("resume")(resume)
+app.command("eval")(evaluate)
+app.command("algorithms")(algorithms)
+app.command("config")(config)
+app.command("clean")(clean)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from shoal import __version__
+
+        typer.echo(f"shoal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `shoal` itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command and exits: 0 when it did its work, 2 when it was asked for something wrong, 1 when it failed.
+
+    SHOAL_DEBUG=1 shows the traceback of an error.
+    """
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="shoal")
+    except ShoalError as error:
+        if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0"):
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(USAGE if isinstance(error, ConfigError) else FAILURE)

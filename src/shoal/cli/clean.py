@@ -1,0 +1,168 @@
+"""`shoal clean`: frees what the replays of ended runs still hold. What a live run owns is never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from shoal.cli.output import relative
+
+State = Literal["live", "resumable", "kept", "dead"]
+
+_MEANING: dict[State, str] = {
+    "live": "in use",
+    "resumable": "its run can be resumed with it",
+    "kept": "its run was told to keep it",
+    "dead": "nobody needs it",
+}
+_NEW_SECONDS = 60.0
+"""A replay younger than this may belong to a run that has not yet signed it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A replay that takes memory or disk space."""
+
+    path: Path
+    run: Path | None
+    state: State
+    nbytes: int
+
+
+def clean(
+    everything: Annotated[bool, typer.Option("--all", help="Also remove what interrupted and failed runs would be resumed with.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list.")] = False,
+    runs: Annotated[
+        Path, typer.Option("--runs", metavar="DIR", help="Also look at the runs in this folder, whose replays may be on disk.")
+    ] = Path("runs"),
+) -> None:
+    """Free the memory and disk space that the replays of ended runs still hold.
+
+    Replays of runs that are gone or ended well are removed. Those of runs that can be resumed are removed with --all,
+    or when you say so; such a run can still be resumed, but with its weights only. Live runs are never touched.
+
+    \b
+    Examples:
+      shoal clean --dry-run
+      shoal clean
+      shoal clean --all --yes
+    """  # noqa: D301
+    from shoal.replay.storage import gib
+
+    found = sorted(find_held(runs), key=lambda held: (held.state, held.path))
+    if not found:
+        typer.echo("No replay is held: nothing to free.")
+        return
+    for held in found:
+        run = "(unknown run)" if held.run is None else relative(held.run)
+        typer.echo(f"{gib(held.nbytes):>10}  {held.state:<9}  {run}  {held.path}  ({_MEANING[held.state]})")
+    chosen = [held for held in found if held.state == "dead"]
+    wanted = [held for held in found if held.state in ("resumable", "kept")]
+    if not dry_run and wanted and _agreed(wanted, everything, yes):
+        chosen += wanted
+    if dry_run:
+        typer.echo(f"\nWould free {gib(sum(held.nbytes for held in chosen))}.")
+        return
+    freed = sum(held.nbytes for held in chosen if _removed(held))
+    left = "" if everything or not wanted or wanted[0] in chosen else f" {len(wanted)} that can still be of use stay: --all frees them, too."
+    typer.echo(f"\nFreed {gib(freed)}.{left}")
+
+
+def find_held(runs: Path) -> Iterator[Held]:
+    """Every replay of this user on shared memory, and those on disk that belong to the runs of one folder."""
+    from shoal.replay.storage import replay_folders
+
+    seen: set[Path] = set()
+    for path in [*replay_folders(), *_on_disk(runs)]:
+        if path not in seen:
+            seen.add(path)
+            yield _held(path)
+
+
+def _on_disk(runs: Path) -> Iterator[Path]:
+    """Replays that runs point at. Only folders that a run has signed: a wrong pointer must not cost anybody's files."""
+    for pointer in sorted(runs.glob("*/replay.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            path = Path(json.loads(pointer.read_text())["path"])
+            if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve():
+                yield path
+
+
+def _held(path: Path) -> Held:
+    from shoal.replay.storage import folder_bytes
+
+    run, nbytes = _owner(path), 0
+    with contextlib.suppress(OSError):  # its run may be removing it just now
+        nbytes = folder_bytes(path)
+    return Held(path, run, _state(path, run), nbytes)
+
+
+def _owner(path: Path) -> Path | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return Path(json.loads((path / "owner.json").read_text())["run"]).resolve()
+    return None
+
+
+def _state(path: Path, run: Path | None) -> State:
+    from shoal.runtime.run_folder import RunFolder
+
+    if run is None:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime < _NEW_SECONDS:
+                return "live"
+        return "dead"
+    if not run.is_dir():
+        return "dead"
+    folder = RunFolder(run)
+    if folder.owner() is not None:
+        return "live"
+    status = None
+    with contextlib.suppress(OSError, ValueError):
+        status = folder.read_json("summary.json").get("status")
+    if status not in ("solved", "finished"):
+        return "resumable"
+    return "kept" if _is_kept(folder.config_yaml) else "dead"
+
+
+def _is_kept(config: Path) -> bool:
+    import yaml
+
+    with contextlib.suppress(OSError, yaml.YAMLError, KeyError, TypeError):
+        return bool(yaml.safe_load(config.read_text())["replay"]["keep"])
+    return False
+
+
+def _agreed(wanted: list[Held], everything: bool, yes: bool) -> bool:
+    from shoal.replay.storage import gib
+
+    if not sys.stdin.isatty() or (everything and yes):
+        return everything
+    size = gib(sum(held.nbytes for held in wanted))
+    return typer.confirm(f"\nAlso remove {len(wanted)} replays that can still be of use ({size})?", default=False)
+
+
+def _removed(held: Held) -> bool:
+    """Removes a replay while holding its run's lock, so that nobody resumes the run meanwhile."""
+    from shoal.errors import RunInUse
+    from shoal.runtime.run_folder import RunFolder
+
+    try:
+        guard = RunFolder(held.run).lock() if held.run is not None and held.run.is_dir() else contextlib.nullcontext()
+        with guard:
+            shutil.rmtree(held.path)
+        return True
+    except RunInUse as error:
+        typer.echo(f"Left {held.path}: {error}", err=True)
+    except OSError as error:
+        typer.echo(f"Cannot remove {held.path}: {error.strerror}.", err=True)
+    return False

@@ -1,0 +1,73 @@
+"""What commands print."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.loops.settings import RunSettings
+    from shoal.runtime.run_folder import RunFolder, Summary
+
+_HEADLINES = {
+    "solved": "Solved",
+    "finished": "Finished",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+}
+
+
+def relative(path: Path) -> str:
+    """A path as one would type it here."""
+    inside = os.path.relpath(path)
+    return str(path) if inside.startswith("..") else inside
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    hours, minutes = int(seconds // 3600), int(seconds % 3600 // 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {int(seconds % 60):02d} s"
+
+
+def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:
+    """The end of a training run, and what to try next."""
+    known = math.isfinite(summary.eval_return_mean)
+    goal = f" (goal {settings.stop.mean_return:g})" if settings.stop.mean_return is not None else ""
+    rate = f" at {summary.steps_per_second:,.0f} a second" if math.isfinite(summary.steps_per_second) else ""
+    rows = {
+        "evaluation": f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}{goal}" if known else f"none yet{goal}",
+        "steps": f"{summary.env_steps:,}{rate}",
+        "updates": f"{summary.updates:,}",
+        "time": duration(summary.wall_seconds),
+        "run": relative(folder.path),
+    }
+    typer.echo(f"\n{_HEADLINES[summary.status]}: {settings.algo} on {settings.env.id}")
+    for name, text in rows.items():
+        typer.echo(f"  {name:<11} {text}")
+    if summary.error:
+        typer.echo(f"  {'error':<11} {summary.error}")
+    typer.echo("\nNext:")
+    for command in next_commands(settings, folder, summary):
+        typer.echo(f"  {command}")
+
+
+def next_commands(settings: RunSettings, folder: RunFolder, summary: Summary) -> list[str]:
+    """Commands worth trying after a run."""
+    run = shlex.quote(relative(folder.path))
+    commands = []
+    if summary.updates:
+        commands.append(f"shoal eval {run}")
+    commands.append(f"tensorboard --logdir {run}/tensorboard")
+    if summary.status in ("interrupted", "failed"):
+        commands.append(f"shoal resume {run}")
+    elif summary.status == "finished":
+        more = 2 * (settings.stop.steps or summary.env_steps)
+        commands.append(f"shoal resume {run} --steps {more}")
+    return commands

@@ -1,0 +1,179 @@
+"""`shoal train` and `shoal resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.output import print_outcome, relative
+from shoal.errors import ConfigError, ShoalError
+
+if TYPE_CHECKING:
+    from shoal.loops.settings import RunSettings
+    from shoal.runtime.run_folder import RunFolder
+
+_KEY_VALUE = "[KEY=VALUE]..."
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar=_KEY_VALUE, show_default=False, help="Settings, such as learner.batch_size=256 or batch_size=256."),
+]
+Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Stop after so many environment steps.")]
+Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop after so many seconds.")]
+StopReturn = Annotated[
+    str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="Use a running Ray cluster; auto finds the local one.")
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="The learner's device: auto, cpu, cuda, cuda:1, ...")]
+Runtime = Annotated[
+    str | None,
+    typer.Option("--runtime", metavar="inline|ray", help="ray: a process per role (default); inline: one process, reproducible."),
+]
+Wandb = Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases; offline when there is no API key.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; print the run's folder only.")]
+
+
+def train(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ENV_OR_SCENARIO]",
+            show_default=False,
+            help="A Gymnasium id (CartPole-v1, my_package:MyEnv-v0), or a scenario: a .yaml file or the name of one in scenarios/.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="Algorithm; `shoal algorithms` lists them.")] = None,
+    actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes.")] = None,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    stop_return: StopReturn = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of everything random.")] = None,
+    runtime: Runtime = None,
+    address: Address = None,
+    device: Device = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where the run's folder is made.  [default: runs]", show_default=False)
+    ] = None,
+    wandb: Wandb = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an agent.
+
+    Values come in layers, later ones win: defaults, the algorithm's defaults, the scenario, the command line. Every
+    setting can be given as KEY=VALUE; the last part of its name is enough when no other setting is called so.
+
+    A run ends at --steps, --seconds or --stop-return, whichever comes first. With none of them, here or in the
+    scenario, it ends at the return where the environment counts as solved, and after 1,000,000 steps at the latest.
+    Ctrl-C stops it cleanly, and `shoal resume` goes on.
+
+    \b
+    Examples:
+      shoal train CartPole-v1
+      shoal train scenarios/cartpole_apex_dqn.yaml --seed 7
+      shoal train cartpole_apex_dqn batch_size=256 learning_rate=3e-4
+      shoal train PongNoFrameskip-v4 --algo apex-qr-dqn --actors 4 --steps 10_000_000
+      shoal train my_package:MyEnv-v0 env.kwargs.size=8 "hidden=[64, 64]"
+      shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
+      shoal train pong_apex_dqn --address auto --actors 64        on a Ray cluster
+    """  # noqa: D301
+    from shoal.api import begin
+    from shoal.config import load_target
+
+    overrides = [*(settings or [])]
+    if target is not None and "=" in target:
+        overrides.insert(0, target)
+        target = None
+    overrides += _given(
+        {
+            "algo": algo,
+            "actors": actors,
+            "stop.steps": steps,
+            "stop.seconds": seconds,
+            "stop.mean_return": stop_return,
+            "seed": seed,
+            "runtime": runtime,
+            "address": address,
+            "learner.device": device,
+        }
+    )
+    target = target or _named_in(overrides)
+    if target is None:
+        raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
+    ready, folder = begin(load_target(target, overrides), out)
+    _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/latest.", show_default=False)],
+    settings: Settings = None,
+    steps: Steps = None,
+    seconds: Seconds = None,
+    stop_return: StopReturn = None,
+    runtime: Runtime = None,
+    address: Address = None,
+    device: Device = None,
+    wandb: Wandb = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run, from its last checkpoint and with its replay where that still exists.
+
+    When it ends and how and where it works may change (stop, evaluation, runtime, device, threads, ...); what its
+    weights and its replay were made for may not (env, algorithm, actors, replay sizes).
+
+    \b
+    Examples:
+      shoal resume runs/latest
+      shoal resume runs/latest --steps 2_000_000
+      shoal resume runs/CartPole-v1_apex-dqn_20260131-154500 --runtime inline evaluation.episodes=50
+    """  # noqa: D301
+    from shoal.api import begin_again
+
+    overrides = [*(settings or [])]
+    overrides += _given(
+        {
+            "stop.steps": steps,
+            "stop.seconds": seconds,
+            "stop.mean_return": stop_return,
+            "runtime": runtime,
+            "address": address,
+            "learner.device": device,
+        }
+    )
+    ready, folder = begin_again(run, overrides)
+    _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
+
+
+def _given(options: dict[str, str | None]) -> list[str]:
+    return [f"{name}={value}" for name, value in options.items() if value is not None]
+
+
+def _named_in(overrides: list[str]) -> str | None:
+    """The environment of `env=...` or `env.id=...`, for those who write it so."""
+    for text in overrides:
+        name, _, value = text.partition("=")
+        if name.strip() in ("env", "env.id") and value.strip():
+            return value.strip()
+    return None
+
+
+def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool, wandb: bool) -> None:
+    from shoal.api import wandb_settings
+    from shoal.runtime.execution import execute
+
+    board = wandb_settings(settings, folder) if wandb else None
+    try:
+        summary = execute(settings, folder, resume=resume, console=None, quiet=quiet, wandb=board)
+    except ShoalError:
+        typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
+        raise
+    if quiet:
+        typer.echo(relative(folder.path))
+    else:
+        print_outcome(settings, folder, summary)
+    if summary.status == "failed":
+        raise typer.Exit(1)

@@ -1,0 +1,73 @@
+"""The weight board: newest weights, never torn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from shoal.errors import ConfigError
+from shoal.loops.weights import FlatModule, WeightBoard
+
+SIZE = 200_000
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from shoal.loops.weights import WeightBoard
+board = WeightBoard(Path(sys.argv[1]), int(sys.argv[2]))
+weights = np.empty(int(sys.argv[2]), np.float32)
+for value in range(1, 10**9):
+    weights[:] = value
+    board.publish(weights)
+"""
+
+
+def test_version_zero_means_nothing_published(tmp_path: Path) -> None:
+    board, out = WeightBoard(tmp_path / "weights.bin", 3), np.full(3, 7.0, np.float32)
+    assert board.read(out) == 0 and out.tolist() == [7.0, 7.0, 7.0]
+    assert board.publish(np.array([1, 2, 3], np.float32)) == 1
+    assert board.read(out) == 1 and out.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    WeightBoard(tmp_path / "weights.bin", 3)
+    with pytest.raises(ConfigError, match="3 weights.*has 4"):
+        WeightBoard(tmp_path / "weights.bin", 4)
+
+
+def test_modules_travel_whole(tmp_path: Path) -> None:
+    source, copy = (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)) for _ in range(2))
+    source(torch.randn(32, 4))  # moves the running statistics, which must travel too
+    flat = FlatModule(source)
+    board = WeightBoard(tmp_path / "weights.bin", flat.size)
+    assert flat.publish(board) == 1
+    assert FlatModule(copy).load(WeightBoard(tmp_path / "weights.bin", flat.size)) == 1
+    for name, tensor in source.state_dict().items():
+        if tensor.is_floating_point():
+            assert torch.equal(copy.state_dict()[name], tensor)
+
+
+@pytest.mark.stress
+def test_no_torn_weights_beside_a_publisher_at_full_speed(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    board, out = WeightBoard(path, SIZE), np.empty(SIZE, np.float32)
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(SIZE)])
+    try:
+        versions: list[int] = []
+        deadline = time.monotonic() + 60
+        while len(set(versions)) < 60 and time.monotonic() < deadline:
+            if (version := board.read(out)) > 0:
+                assert (out == out[0]).all(), f"version {version} is torn"
+                assert out[0] == version
+                versions.append(version)
+    finally:
+        process.kill()
+        process.wait()
+    assert versions == sorted(versions) and len(set(versions)) == 60
