@@ -169,8 +169,9 @@ class Run:
         given, shape = np.asarray(obs), self.spec.obs_shape
         single = given.shape == shape
         if not single and (given.shape[1:] != shape or given.ndim != len(shape) + 1 or not len(given)):
+            batch_shape = f"(N, {', '.join(map(str, shape))})" if shape else "(N,)"
             raise ConfigError(
-                f"The observation has shape {given.shape}; {self.settings.env.id} has {shape}, or (N, {', '.join(map(str, shape))}) for a batch."
+                f"The observation has shape {given.shape}; {self.settings.env.id} has {shape}, a batch {batch_shape}."
             )
         if not np.can_cast(given.dtype, self.spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {given.dtype}; {self.settings.env.id} has {self.spec.obs_dtype}.")
@@ -309,9 +310,11 @@ def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summ
     stop = settings.stop
     if stop.steps is not None and summary.env_steps >= stop.steps:
         raise ConfigError(
-            f"The run has made {summary.env_steps:,} steps and ends at stop.steps = {stop.steps:,}: raise it, for instance --steps {2 * stop.steps}."
+            f"The run has made {summary.env_steps} steps and ends at stop.steps = {stop.steps}: "
+            f"raise it, for instance --steps {2 * stop.steps}."
         )
     if summary.status == "solved" and stop == before.stop:
         raise ConfigError(
-            f"The run is solved: it reached stop.mean_return = {stop.mean_return:g}. To go on, raise it with --stop-return, or set stop.mean_return=null."
+            f"The run is solved: it reached stop.mean_return = {stop.mean_return:g}. "
+            "To go on, raise it with --stop-return, or set stop.mean_return=null and --steps."
         )

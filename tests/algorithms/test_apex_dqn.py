@@ -32,8 +32,9 @@ BATCH = Batch(
 
 
 def test_double_q_learning_by_hand() -> None:
-    """State 1: the online network prefers action 0 (5 > 4), the target values it 10. Goal 1 + 0.5 * 10 = 6; error 6 - 1 = 5.
+    """State 1: the online network prefers action 0 (5 > 4), the target values it 10.
 
+    Goal 1 + 0.5 * 10 = 6; error 6 - 1 = 5.
     The second sample is terminal: goal 1, error 1 - 2 = -1. Huber: 5 - 0.5 = 4.5 and 0.5.
     """
     loss = dqn_loss(ONLINE, TARGET, BATCH, double=True, huber_delta=1.0)

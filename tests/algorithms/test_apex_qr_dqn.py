@@ -21,9 +21,10 @@ class Table(nn.Module):
 
 
 def test_full_pairing_by_hand() -> None:
-    """One sample, two quantiles (tau 0.25, 0.75), predictions 0 and 2 for the action taken; targets 1 and 3, discount 0.
+    """One sample, two quantiles (tau 0.25, 0.75), predictions 0 and 2 for the action taken; targets 1 and 3.
 
-    u_ij = target_j - prediction_i: i=0: 1, 3; i=1: -1, 1. Huber_1: 0.5, 2.5; 0.5, 0.5. |tau_i - 1{u<0}|: 0.25, 0.25; 0.25, 0.75.
+    u_ij = target_j - prediction_i: i=0: 1, 3; i=1: -1, 1. Huber_1: 0.5, 2.5; 0.5, 0.5.
+    |tau_i - 1{u<0}|: 0.25, 0.25; 0.25, 0.75.
     Sum over i of the mean over j: (0.125 + 0.625)/2 + (0.125 + 0.375)/2 = 0.375 + 0.25 = 0.625.
     """
     online = Table([[0.0, 2.0], [0.0, 0.0]])

@@ -117,7 +117,7 @@ def test_seats_share_the_ladder_out() -> None:
 def test_learner_fits_a_fixed_batch(name: str) -> None:
     learner, sample = make_learner(name), make_sample()
     errors = [float(np.mean(learner.step(sample).priorities)) for _ in range(300)]  # type: ignore[arg-type]
-    assert np.mean(errors[-20:]) < 0.2 * np.mean(errors[:20])
+    assert np.mean(errors[-20:]) < 0.4 * np.mean(errors[:20])
 
 
 @pytest.mark.parametrize("name", NAMES)

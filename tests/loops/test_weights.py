@@ -38,7 +38,7 @@ def test_version_zero_means_nothing_published(tmp_path: Path) -> None:
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
     WeightBoard(tmp_path / "weights.bin", 3)
-    with pytest.raises(ConfigError, match="3 weights.*has 4"):
+    with pytest.raises(ConfigError, match=r"3 weights.*has 4"):
         WeightBoard(tmp_path / "weights.bin", 4)
 
 

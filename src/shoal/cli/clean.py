@@ -39,14 +39,14 @@ class Held:
 
 
 def clean(
-    everything: Annotated[bool, typer.Option("--all", help="Also remove what interrupted and failed runs would be resumed with.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also remove what runs could be resumed with.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list.")] = False,
     runs: Annotated[
-        Path, typer.Option("--runs", metavar="DIR", help="Also look at the runs in this folder, whose replays may be on disk.")
+        Path, typer.Option("--runs", metavar="DIR", help="Also look for replays on disk, of the runs in this folder.")
     ] = Path("runs"),
 ) -> None:
-    """Free the memory and disk space that the replays of ended runs still hold.
+    """Free what the replays of ended runs hold.
 
     Replays of runs that are gone or ended well are removed. Those of runs that can be resumed are removed with --all,
     or when you say so; such a run can still be resumed, but with its weights only. Live runs are never touched.
@@ -56,7 +56,7 @@ def clean(
       shoal clean --dry-run
       shoal clean
       shoal clean --all --yes
-    """  # noqa: D301
+    """
     from shoal.replay.storage import gib
 
     found = sorted(find_held(runs), key=lambda held: (held.state, held.path))
@@ -74,8 +74,9 @@ def clean(
         typer.echo(f"\nWould free {gib(sum(held.nbytes for held in chosen))}.")
         return
     freed = sum(held.nbytes for held in chosen if _removed(held))
-    left = "" if everything or not wanted or wanted[0] in chosen else f" {len(wanted)} that can still be of use stay: --all frees them, too."
-    typer.echo(f"\nFreed {gib(freed)}.{left}")
+    typer.echo(f"\nFreed {gib(freed)}.")
+    if wanted and wanted[0] not in chosen:
+        typer.echo(f"{len(wanted)} that can still be of use stay: `shoal clean --all` frees them, too.")
 
 
 def find_held(runs: Path) -> Iterator[Held]:

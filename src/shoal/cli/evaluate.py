@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.output import relative
+from shoal.cli.output import RunPath, relative
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/latest.", show_default=False)],
+    run: RunPath,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Episodes to play.")] = 100,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the episodes; the run's own by default.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the episodes; by default the run's.")
+    ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="best|last", help="Whose weights; the best if there is one by default.")
+        str | None, typer.Option("--checkpoint", metavar="best|last", help="Whose weights; by default the best.")
     ] = None,
     video: Annotated[bool, typer.Option("--video", help="Also record one episode into RUN/videos.")] = False,
 ) -> None:
@@ -33,7 +35,7 @@ def evaluate(
       shoal eval runs/latest
       shoal eval runs/latest --episodes 20 --checkpoint last
       shoal eval runs/latest --episodes 5 --video
-    """  # noqa: D301
+    """
     from shoal.api import load
 
     loaded = load(run, checkpoint=checkpoint)  # type: ignore[arg-type]
@@ -45,7 +47,8 @@ def evaluate(
 
 
 def _print(run: Run, evaluation: Evaluation) -> None:
-    typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}\n")
+    what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
+    typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>10}{'std':>10}{'min':>10}{'max':>10}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         typer.echo(f"{name:<8}" + "".join(f"{number:>10.2f}" for number in _four(values)))
@@ -67,7 +70,7 @@ class _Recording:
         from shoal.envs import make_render_env
 
         if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError("A video needs the package 'moviepy': run `pip install \"shoal-rl[video]\"`, or leave out --video.")
+            raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
         self._env = make_render_env(run.settings.env)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 
@@ -89,5 +92,5 @@ class _Recording:
                 obs, reward, terminated, truncated, _ = env.step(decision.action[0])
                 state, total, length, ended = decision.state, total + float(reward), length + 1, terminated or truncated
         finally:
-            env.close()  # writes the file
+            env.close()  # type: ignore[no-untyped-call]  # writes the file
         return folder / f"{name}-episode-0.mp4", total, length

@@ -15,7 +15,7 @@ def algorithms() -> None:
       shoal algorithms
       shoal config apex-dqn            its settings
       shoal train CartPole-v1 --algo apex-qr-dqn
-    """  # noqa: D301
+    """
     from shoal.algorithms import ALGORITHMS
 
     width = max(map(len, ALGORITHMS))
@@ -27,21 +27,25 @@ def config(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="ALGO_OR_SCENARIO", show_default=False, help="An algorithm's name, or a scenario: a file or its name in scenarios/."
+            metavar="ALGO_OR_SCENARIO",
+            show_default=False,
+            help="An algorithm's name, or a scenario: a file, or its name in scenarios/.",
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False, help="Settings to change.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", show_default=False, help="Settings to change.")
     ] = None,
 ) -> None:
-    """Print every setting with its value and its meaning, as YAML that `shoal train` takes.
+    """Print every setting with its meaning.
+
+    The output is complete YAML that `shoal train` takes.
 
     \b
     Examples:
       shoal config apex-dqn
       shoal config apex-dqn env=LunarLander-v3 > lander.yaml
       shoal config cartpole_apex_dqn batch_size=256
-    """  # noqa: D301
+    """
     from shoal.config import dump_yaml, load_named, with_default_stop
     from shoal.envs.registry import find_registration
 

@@ -6,13 +6,17 @@ import math
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from shoal.loops.settings import RunSettings
     from shoal.runtime.run_folder import RunFolder, Summary
+
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", show_default=False, help="A run's folder, such as runs/latest.")
+]
 
 _HEADLINES = {
     "solved": "Solved",
@@ -38,11 +42,11 @@ def duration(seconds: float) -> str:
 
 def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:
     """The end of a training run, and what to try next."""
-    known = math.isfinite(summary.eval_return_mean)
+    judged = f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}"
     goal = f" (goal {settings.stop.mean_return:g})" if settings.stop.mean_return is not None else ""
     rate = f" at {summary.steps_per_second:,.0f} a second" if math.isfinite(summary.steps_per_second) else ""
     rows = {
-        "evaluation": f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}{goal}" if known else f"none yet{goal}",
+        "evaluation": (judged if math.isfinite(summary.eval_return_mean) else "none yet") + goal,
         "steps": f"{summary.env_steps:,}{rate}",
         "updates": f"{summary.updates:,}",
         "time": duration(summary.wall_seconds),

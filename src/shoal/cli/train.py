@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import print_outcome, relative
+from shoal.cli.output import RunPath, print_outcome, relative
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
     from shoal.loops.settings import RunSettings
     from shoal.runtime.run_folder import RunFolder
 
-_KEY_VALUE = "[KEY=VALUE]..."
-
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar=_KEY_VALUE, show_default=False, help="Settings, such as learner.batch_size=256 or batch_size=256."),
+    typer.Argument(metavar="KEY=VALUE", show_default=False, help="Settings, such as learner.batch_size=256."),
 ]
 Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Stop after so many environment steps.")]
 Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop after so many seconds.")]
@@ -26,12 +24,12 @@ StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
 Address = Annotated[
-    str | None, typer.Option("--address", metavar="HOST:PORT", help="Use a running Ray cluster; auto finds the local one.")
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster; auto finds it.")
 ]
-Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="The learner's device: auto, cpu, cuda, cuda:1, ...")]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Of the learner: auto, cpu, cuda, cuda:1.")]
 Runtime = Annotated[
     str | None,
-    typer.Option("--runtime", metavar="inline|ray", help="ray: a process per role (default); inline: one process, reproducible."),
+    typer.Option("--runtime", metavar="inline|ray", help="ray: a process per role; inline: one, reproducible."),
 ]
 Wandb = Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases; offline when there is no API key.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; print the run's folder only.")]
@@ -41,13 +39,13 @@ def train(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ENV_OR_SCENARIO]",
+            metavar="ENV_OR_SCENARIO",
             show_default=False,
-            help="A Gymnasium id (CartPole-v1, my_package:MyEnv-v0), or a scenario: a .yaml file or the name of one in scenarios/.",
+            help="A Gymnasium id, or a scenario: a .yaml file, or its name in scenarios/.",
         ),
     ] = None,
     settings: Settings = None,
-    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="Algorithm; `shoal algorithms` lists them.")] = None,
+    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="One that `shoal algorithms` lists.")] = None,
     actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes.")] = None,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -57,7 +55,7 @@ def train(
     address: Address = None,
     device: Device = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where the run's folder is made.  [default: runs]", show_default=False)
+        Path | None, typer.Option("--out", metavar="DIR", help="Where its folder is made.  [default: runs]")
     ] = None,
     wandb: Wandb = False,
     quiet: Quiet = False,
@@ -80,7 +78,7 @@ def train(
       shoal train my_package:MyEnv-v0 env.kwargs.size=8 "hidden=[64, 64]"
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
       shoal train pong_apex_dqn --address auto --actors 64        on a Ray cluster
-    """  # noqa: D301
+    """
     from shoal.api import begin
     from shoal.config import load_target
 
@@ -109,7 +107,7 @@ def train(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, such as runs/latest.", show_default=False)],
+    run: RunPath,
     settings: Settings = None,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -120,17 +118,18 @@ def resume(
     wandb: Wandb = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run, from its last checkpoint and with its replay where that still exists.
+    """Go on with a run.
 
-    When it ends and how and where it works may change (stop, evaluation, runtime, device, threads, ...); what its
-    weights and its replay were made for may not (env, algorithm, actors, replay sizes).
+    It starts from its last checkpoint, and with its replay where that still exists. When it ends, and how and where it
+    works, may change (stop, evaluation, runtime, device, threads, ...); what its weights and its replay were made for
+    may not (env, algorithm, actors, replay sizes).
 
     \b
     Examples:
       shoal resume runs/latest
       shoal resume runs/latest --steps 2_000_000
       shoal resume runs/CartPole-v1_apex-dqn_20260131-154500 --runtime inline evaluation.episodes=50
-    """  # noqa: D301
+    """
     from shoal.api import begin_again
 
     overrides = [*(settings or [])]

@@ -21,7 +21,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     found = []
     if replay.min_size > replay.capacity:
         found.append(
-            f"replay.min_size = {replay.min_size} is more than replay.capacity = {replay.capacity}: learning would never begin."
+            f"replay.min_size = {replay.min_size} is more than replay.capacity = {replay.capacity}: "
+            "learning would never begin."
         )
     if batch_size > replay.capacity:
         found.append(f"learner.batch_size = {batch_size} is more than replay.capacity = {replay.capacity} holds.")
@@ -30,7 +31,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     try:
         torch.device("cpu" if settings.learner.device == "auto" else settings.learner.device)
     except RuntimeError:
-        found.append(f"learner.device = {settings.learner.device!r} cannot be used: it must be auto, cpu, cuda or cuda:N.")
+        device = settings.learner.device
+        found.append(f"learner.device = {device!r} cannot be used: it must be auto, cpu, cuda or cuda:N.")
     return [ConfigError(text) for text in found]
 
 
@@ -49,8 +51,8 @@ def check_environment(settings: RunSettings) -> EnvSpec:
     least = (2 * (span.before + span.after) + 16) * lanes
     if settings.replay.capacity < least:
         raise ConfigError(
-            f"replay.capacity = {settings.replay.capacity} is too small for {settings.actors} actors of {settings.env.lanes} "
-            f"environments, which need {least} steps: raise it, or lower actors or env.lanes."
+            f"replay.capacity = {settings.replay.capacity} is too small for actors = {settings.actors} times "
+            f"env.lanes = {settings.env.lanes}, which need {least} steps: raise it, or lower one of them."
         )
     if settings.address is None:  # on a cluster the learner may find a GPU that this machine has not
         assembly.choose_device(settings.learner.device)
@@ -58,7 +60,7 @@ def check_environment(settings: RunSettings) -> EnvSpec:
 
 
 def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:
-    """Gives an end to a run that has none: the return at which its environment counts as solved, and a million steps at most."""
+    """Gives an end to a run that has none: where its environment counts as solved, and a million steps at most."""
     stop = settings.stop
     if (stop.steps, stop.seconds, stop.mean_return) != (None, None, None):
         return settings

@@ -154,7 +154,8 @@ def _words(kind: Any, limits: Iterable[Any]) -> str:
         return " or ".join(_words(one, limits) for one in get_args(kind))
     if origin is Annotated:
         inner, *extra = get_args(kind)
-        return _words(inner, [limit for one in extra for limit in (one.metadata if isinstance(one, FieldInfo) else [one])])
+        parts = [one.metadata if isinstance(one, FieldInfo) else [one] for one in extra]
+        return _words(inner, [limit for part in parts for limit in part])
     if origin is Literal:
         choices = [str(choice) for choice in get_args(kind)]
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"

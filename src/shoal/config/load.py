@@ -42,7 +42,7 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
 
 
 def settings_for(env_id: str, algo: str, overrides: Overrides = ()) -> RunSettings:
-    """Settings without a scenario: defaults, the algorithm's defaults, then the overrides. Raises as `load_scenario`."""
+    """Settings without a scenario: defaults, the algorithm's defaults, the overrides. Raises as `load_scenario`."""
     return validated(*layered({"env": {"id": env_id}, "algo": algo}, parse_overrides(overrides)))
 
 
@@ -96,9 +96,9 @@ def _find_file(path: Path) -> Path:
                     return found
     if path.is_dir():
         raise ConfigError(f"{path} is a folder, not a scenario. Name a file in it, or use `shoal resume` for a run.")
-    siblings = [str(path.with_name(one.name)) for one in path.parent.iterdir() if one.suffix in ENDINGS] if path.parent.is_dir() else []
-    others = [str(folder / one.name) for folder in _folders() for one in folder.iterdir() if one.suffix in ENDINGS]
-    raise UnknownName("scenario file", str(path), siblings or others)
+    folders = [path.parent, *_folders()] if path.parent.is_dir() else _folders()
+    known = [str(folder / one.name) for folder in folders for one in folder.iterdir() if one.suffix in ENDINGS]
+    raise UnknownName("scenario file", str(path), known)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -112,5 +112,6 @@ def _read(file: Path) -> Mapping[str, Any]:
     if content is None:
         raise ConfigError(f"{file} is empty: it needs at least env: CartPole-v1.")
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{file} holds a {type(content).__name__}: a scenario is names with values, such as env: CartPole-v1.")
+        kind = type(content).__name__
+        raise ConfigError(f"{file} holds a {kind}: a scenario is names with values, such as env: CartPole-v1.")
     return {str(key): value for key, value in content.items()}

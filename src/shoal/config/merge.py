@@ -31,7 +31,9 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
     return pairs
 
 
-def layered(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> tuple[Fields, dict[str, Any], list[ConfigError]]:
+def layered(
+    scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
+) -> tuple[Fields, dict[str, Any], list[ConfigError]]:
     """Puts the layers on one another.
 
     Returns:
@@ -68,7 +70,7 @@ def _algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> 
         if name == "algo":
             algo = value
     if not isinstance(algo, str):
-        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be the name of an algorithm (`shoal algorithms`).")
+        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be a name that `shoal algorithms` lists.")
     return algo
 
 
@@ -81,7 +83,7 @@ def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields) -> None:
 
 
 def _section(data: Any, key: Key, fields: Fields) -> Any:
-    """The mapping or list at a key, made if it is not there; a list starts as its default, whose entries can then be changed."""
+    """The mapping or list at a key, made if it is not there; a list starts as its default."""
     here = data
     for depth, part in enumerate(key):
         if isinstance(part, int):
@@ -100,5 +102,6 @@ def _section(data: Any, key: Key, fields: Fields) -> Any:
 def not_a_section(name: str, value: Any) -> ConfigError:
     """The error for a plain value where a group of settings belongs."""
     if name == "algorithm" and isinstance(value, str):
-        return ConfigError(f"algorithm = {value!r} cannot be used: the algorithm's name is set by algo, its settings by algorithm.")
-    return ConfigError(f"{name} = {shown(value)} cannot be used: it must be a group of settings, such as {name}: {{name: value}}.")
+        return ConfigError(f"algorithm = {value!r} cannot be used: the name is set by algo, its settings by algorithm.")
+    what = f"a group of settings, such as {name}: {{name: value}}"
+    return ConfigError(f"{name} = {shown(value)} cannot be used: it must be {what}.")

@@ -32,7 +32,7 @@ _FIXED: dict[str, str] = {
     "replay.samples_per_insert": _COUNTS,
     "seed": "the run's random numbers began with it",
 }
-"""What stays as it is, by name or by the name of its section, and the reason. All else is how, where and how long a run works."""
+"""What stays as it is, by its name or its section's, and why. All else is how, where and how long a run works."""
 
 
 def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
@@ -55,10 +55,8 @@ def _refused(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Co
             continue
         reason = next((_FIXED[key] for key in _prefixes(name) if key in _FIXED), None)
         if reason is not None:
-            yield ConfigError(
-                f"{name} cannot change from {shown(old.get(name))} to {shown(new.get(name))} in a run that goes on: {reason}. "
-                "Start a new run with `shoal train`."
-            )
+            change = f"{name} cannot change from {shown(old.get(name))} to {shown(new.get(name))}"
+            yield ConfigError(f"{change} in a run that goes on: {reason}. Start a new run with `shoal train`.")
 
 
 def _prefixes(name: str) -> Iterator[str]:

@@ -21,7 +21,9 @@ from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 
 
-def validated(fields: Fields, data: Mapping[str, Any], problems: Iterable[ConfigError] = (), source: str = "") -> RunSettings:
+def validated(
+    fields: Fields, data: Mapping[str, Any], problems: Iterable[ConfigError] = (), source: str = ""
+) -> RunSettings:
     """The settings, if all values can be used.
 
     Args:

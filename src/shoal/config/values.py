@@ -1,4 +1,4 @@
-"""YAML as people write it: `1e-3` is a number, a key given twice is a mistake, and a syntax error has a line and a column."""
+"""YAML as people write it: `1e-3` is a number, a key given twice a mistake, and a mistake has a line and a column."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def inline_yaml(value: Any) -> str:
     """A value on one line, such that `parse_yaml` gives it back."""
-    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=float("inf"), allow_unicode=True)
+    text = yaml.dump(value, None, _Dumper, default_flow_style=True, sort_keys=False, width=1e9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

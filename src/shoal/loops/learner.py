@@ -141,13 +141,17 @@ class LearnerLoop:
 
     def _may_sample(self) -> bool:
         """Whether one more batch may be drawn. Asked by whoever draws, so the count of draws has one writer."""
-        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.drawn * self._replay.batch_size
+        self._count_draws()
         return self._limiter.may_sample(self._ledger.inserts, self._ledger[Entry.SAMPLES])
+
+    def _count_draws(self) -> None:
+        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.drawn * self._replay.batch_size
 
     def _next_sample(self, wait: bool) -> Sample | None:
         if self._prefetcher:
             return self._prefetcher.get(timeout=0.05)
         sample = self._replay.sample() if self._may_sample() else None
+        self._count_draws()
         if sample is None and wait:
             time.sleep(WAIT_SECONDS)
         return sample

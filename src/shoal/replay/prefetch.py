@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from shoal.errors import ReplayError
 from shoal.replay.replay import Replay
 from shoal.types import Keys, Sample
 
@@ -29,8 +30,10 @@ class Prefetcher:
         """Args:
         replay: what to draw from; from now on only this object uses it.
         depth: batches to keep ready.
-        may_sample: the rate limiter's word, asked before every draw.
+        may_sample: the rate limiter's word, asked once before every draw: a batch that it allows counts as drawn.
         """
+        if replay.ring < depth + 2:
+            raise ReplayError(f"The replay's ring holds {replay.ring} batches; {depth} ahead need {depth + 2}.")
         self._replay, self._may_sample = replay, may_sample
         self._ready: queue.Queue[Sample] = queue.Queue(maxsize=depth)
         self._priorities: queue.SimpleQueue[tuple[Keys, npt.NDArray[np.float32]]] = queue.SimpleQueue()
@@ -47,6 +50,8 @@ class Prefetcher:
         try:
             return self._ready.get(timeout=timeout)
         except queue.Empty:
+            if self._failure is not None:  # while this call waited
+                raise self._failure from None
             return None
 
     def update_priorities(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> None:
@@ -59,13 +64,16 @@ class Prefetcher:
         self._thread.join()
 
     def _run(self) -> None:
+        allowed = False
         try:
             while not self._stop.is_set():
                 self._apply_priorities()
-                sample = self._replay.sample() if self._may_sample() else None
+                allowed = allowed or self._may_sample()
+                sample = self._replay.sample() if allowed else None
                 if sample is None:
                     self._stop.wait(POLL_SECONDS)
                 else:
+                    allowed = False
                     self._offer(sample)
         except BaseException as failure:  # handed to the learner's thread, which raises it
             self._failure = failure

@@ -83,6 +83,11 @@ class Replay:
         self._mixture.attach(shard, self._view.span)
 
     @property
+    def ring(self) -> int:
+        """Prepared batches."""
+        return len(self._ring)
+
+    @property
     def size(self) -> int:
         """Rows that could be drawn, as of the last `refresh` or `sample`."""
         return self._mixture.size

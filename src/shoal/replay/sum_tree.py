@@ -141,6 +141,8 @@ def _update(blocks, levels, rows, lanes, first, stop, index, shard, lane, logica
             stale += 1
             continue
         leaf = logical[i] % rows * lanes + lane[i]
+        if blocks[levels[-1] + leaf // FANOUT, leaf % FANOUT] == 0.0:
+            continue  # no sample may start there: a priority must not change that
         blocks[levels[-1] + leaf // FANOUT, leaf % FANOUT] = priorities[i]
         nodes[kept] = leaf
         kept += 1

@@ -151,6 +151,8 @@ class SequenceView:
         self.length, self.burn_in, self.stack = length, burn_in, schema.frame_stack
         self._extras = tuple(schema[name].name for name in extras)
         self._at_start = tuple(schema[name].name for name in at_start)
+        if both := set(extras) & set(at_start):
+            raise ReplayError(f"{', '.join(sorted(both))}: ask for a column at every row or at the start, not both.")
         self._rows = _Rows()
 
     @property

@@ -6,9 +6,12 @@ The reader publishes how far it has come in the shard's `cursor`; a writer that 
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import numpy.typing as npt
 
+from shoal.errors import ConfigError
 from shoal.replay.counters import Counters
 from shoal.replay.shard import Header, ShardReader
 from shoal.replay.starts import Span
@@ -21,47 +24,57 @@ class _Queue:
     def __init__(self, shard: ShardReader, span: Span) -> None:
         self.shard, self.span = shard, span
         self.header = Counters(shard.path / "header.bin", writable=True)
-        self.logical, self.lane = self.header[Header.CURSOR], 0
-        self.ready = 0
+        cursor = self.header[Header.CURSOR]
+        self.logical, self.lane = cursor + (span.before if cursor else 0), 0
+        self._waiting: deque[int] = deque()  # first rows of complete stretches, `logical` the first of them
+        self._scanned = self._next = self.logical  # CUTs were looked for below the one; the other starts what is to come
         self.dropped = 0
 
+    @property
+    def ready(self) -> int:
+        """Stretches that are complete."""
+        return len(self._waiting) * self.shard.lanes - self.lane
+
     def refresh(self) -> None:
-        """Steps over what was overwritten or broken off, and counts the stretches that are complete."""
-        floor = self.shard.oldest + (self.span.before if self.shard.oldest else 0)
+        """Steps over what was overwritten or broken off, takes in the stretches that are complete, says what is still needed."""
+        oldest = self.shard.oldest
+        floor = oldest + self.span.before if oldest else 0
         if self.logical < floor:
-            self.dropped += (floor - self.logical) * self.shard.lanes - self.lane
-            self.logical, self.lane = floor, 0
-        head = self.shard.head
-        while self.lane == 0 and self._breaks() and self.logical < head:
-            self.logical += 1
-        complete = max(0, (head - 1 - self.logical) // self.span.after) if self.span.after else head - self.logical
-        self.ready = 0 if self._breaks() else self._unbroken(complete) * self.shard.lanes - self.lane
-        self.header[Header.CURSOR] = self.logical
+            self._step_over(floor)
+        head, after = self.shard.head, self.span.after
+        for end in [*self._cuts(self._scanned, head), head]:  # a stretch needs one row more, to bootstrap from
+            starts = range(self._next, end - after, after)
+            self._waiting.extend(starts)
+            self._next = self._next + len(starts) * after if end == head else end + 1
+        self._scanned = max(self._scanned, head)
+        self.logical = self._waiting[0] if self._waiting else self._next
+        # A writer that waits for the cursor must also leave the frames that the next stretch stacks.
+        self.header[Header.CURSOR] = max(0, self.logical - self.span.before)
 
     def take(self) -> tuple[int, int]:
         """The next stretch: its lane and first row."""
-        taken = (self.lane, self.logical)
+        taken = (self.lane, self._waiting[0])
         self.lane += 1
         if self.lane == self.shard.lanes:
             self.lane = 0
-            self.logical += self.span.after
-        self.ready -= 1
+            self._waiting.popleft()
+            self.logical = self._waiting[0] if self._waiting else self._next
         return taken
 
-    def _cuts(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        rows: npt.NDArray[np.int64] = np.arange(start, stop, dtype=np.int64)
-        broken: npt.NDArray[np.bool_] = self.shard.columns["boundary"][rows % self.shard.rows, 0] == CUT
-        return rows[broken]
+    def _step_over(self, floor: int) -> None:
+        """Goes on at row `floor`, or behind a stretch that some lanes were read of; counts what was lost."""
+        read = self.span.after * self.lane
+        to = max(floor, self.logical + self.span.after) if self.lane else floor
+        self.dropped += (to - self.logical) * self.shard.lanes - read
+        self._waiting.clear()
+        self.logical = self._next = self._scanned = to
+        self.lane = 0
 
-    def _breaks(self) -> bool:
-        """Whether the stretch at hand starts on, or runs into, a break in the stream (a CUT marks all lanes)."""
-        stop = min(self.shard.head, self.logical + self.span.after + 1)
-        return len(self._cuts(self.logical, stop)) > 0
-
-    def _unbroken(self, stretches: int) -> int:
-        """Of so many complete stretches, those before the next break."""
-        cuts = self._cuts(self.logical, self.logical + stretches * self.span.after + 1)
-        return stretches if len(cuts) == 0 else int((cuts[0] - self.logical - 1) // self.span.after)
+    def _cuts(self, start: int, stop: int) -> list[int]:
+        """Rows where the stream is broken, in any lane: stretches of all lanes go side by side."""
+        rows = np.arange(start, stop, dtype=np.int64)
+        broken = self.shard.columns["boundary"][rows % self.shard.rows] == CUT
+        return [int(row) for row in rows[broken.any(axis=1)]]
 
 
 class Fifo:
@@ -72,6 +85,8 @@ class Fifo:
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
+        if not span.crosses_episodes:
+            raise ConfigError("A queue hands out every row, episode ends too: use a view of sequences with fifo, not of transitions.")
         self._queues.append(_Queue(shard, span))
 
     def refresh(self) -> None:

@@ -1,0 +1,68 @@
+"""Small real environments and settings that several tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shoal.loops.settings import RunSettings
+
+
+class Corridor(gymnasium.Env[np.ndarray, int]):
+    """Walk right to the end for +1; a step to the left at the start ends the episode with -1. Solved at 1."""
+
+    observation_space = spaces.Box(0.0, 1.0, (5,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, fail_at: int | None = None, nan_at: int | None = None) -> None:
+        self._at, self._steps, self._fail_at, self._nan_at = 0, 0, fail_at, nan_at
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = 0
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == self._fail_at:
+            raise RuntimeError("the simulator crashed")
+        self._at += 1 if action == 1 else -1
+        reward = 1.0 if self._at >= 4 else -1.0 if self._at < 0 else 0.0
+        if self._steps == self._nan_at:
+            reward = float("nan")
+        done = self._at >= 4 or self._at < 0
+        self._at = max(0, min(4, self._at))
+        return self._observe(), reward, done, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.eye(5, dtype=np.float32)[self._at]
+
+
+def register() -> None:
+    """Makes `tests.fakes:Corridor-v0` known to Gymnasium; importing this module does it."""
+    if "Corridor-v0" not in gymnasium.registry:
+        gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=20)
+
+
+register()
+
+
+def corridor(**sections: Any) -> RunSettings:
+    """Settings for the corridor that run in seconds; sections are merged over them."""
+    base: dict[str, Any] = {
+        "env": {"id": "tests.fakes:Corridor-v0", "lanes": 4},
+        "actors": 2,
+        "seed": 1,
+        "runtime": "inline",
+        "algorithm": {"learning_rate": 3e-3, "hidden": [32, 32], "target_period": 20, "adam_epsilon": 1e-8},
+        "learner": {"batch_size": 32, "publish_every": 2},
+        "replay": {"capacity": 4000, "min_size": 200, "samples_per_insert": 8},
+        "evaluation": {"episodes": 4, "every_steps": 400, "lanes": 4},
+        "stop": {"steps": 2000},
+    }
+    for name, value in sections.items():
+        base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
+    return RunSettings.model_validate(base)

@@ -1,0 +1,151 @@
+"""Actor, learner loop and evaluator, each on its own, on real parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.errors import EnvError, ShoalError
+from shoal.loops import assembly
+from shoal.loops.assembly import Places
+from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
+from shoal.loops.settings import RunSettings
+from shoal.replay import Entry, Ledger, ShardReader
+from shoal.replay.ledger import HALT, RUN
+from shoal.types import CUT, FINAL
+from tests.fakes import corridor
+
+
+def prepared(tmp_path: Path, settings: RunSettings) -> tuple[Places, Ledger]:
+    places = Places(tmp_path / "replay", tmp_path / "checkpoints")
+    places.replay.mkdir()
+    assembly.prepare(settings, assembly.describe(settings), places, "test")
+    ledger = Ledger(places.replay, places.shards(settings))
+    ledger.beat()
+    return places, ledger
+
+
+def test_actor_writes_the_stream_as_it_happened(tmp_path: Path) -> None:
+    settings = corridor(actors=1, replay={"samples_per_insert": None})
+    places, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(settings, places, 0)
+    report = actor.run(steps=100)
+    shard = ShardReader(places.shard(0))
+    rows = {name: column[:100] for name, column in shard.columns.items()}
+    ended = rows["terminated"] | rows["truncated"]
+    final = rows["boundary"] == FINAL
+    assert shard.head == 100 and ended.any()
+    np.testing.assert_array_equal(final[1:], ended[:-1])  # the row after an end, and no other
+    assert (rows["reward"][final] == 0).all() and not ended[final].any()
+    assert report.steps == int((~final).sum()) == ledger.env_steps
+    assert len(report.episodes) == int(ended.sum()) == ledger.episodes
+    # A step to the right moves the 1 to the right: actions and observations belong together.
+    moved = rows["obs"][1:].argmax(-1) - rows["obs"][:-1].argmax(-1)
+    inside = ~ended[:-1] & ~final[:-1]
+    np.testing.assert_array_equal(moved[inside], np.where(rows["action"][:-1][inside] == 1, 1, -1))
+
+
+def test_actor_waits_for_the_rate_limiter(tmp_path: Path) -> None:
+    settings = corridor(actors=1)
+    places, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(settings, places, 0)
+    report = actor.run(seconds=0.5)  # nobody samples
+    limit = settings.replay.min_size + settings.tolerance / 8
+    assert limit <= ledger.inserts <= limit + 8
+    assert report.waited > 0.1
+
+
+@pytest.mark.parametrize(("kwargs", "said"), [({"fail_at": 30}, "crashed"), ({"nan_at": 30}, "reward")])
+def test_a_bad_environment_is_made_anew(tmp_path: Path, kwargs: dict[str, int], said: str) -> None:
+    free = {"samples_per_insert": None}
+    settings = corridor(actors=1, env={"kwargs": kwargs}, replay=free, actor={"env_error_limit": 100})
+    places, _ = prepared(tmp_path, settings)
+    report = assembly.build_actor(settings, places, 0).run(steps=100)
+    shard = ShardReader(places.shard(0))
+    cuts = (shard.columns["boundary"][: shard.head, 0] == CUT).sum()
+    assert len(report.notes) == cuts >= 2
+    assert said in report.notes[0] and "Corridor-v0" in report.notes[0] and "step" in report.notes[0]
+    assert np.isfinite(shard.columns["reward"]).all()
+
+
+def test_a_bad_environment_stops_the_run_when_told(tmp_path: Path) -> None:
+    settings = corridor(actors=1, env={"kwargs": {"fail_at": 30}}, actor={"on_env_error": "stop"})
+    places, _ = prepared(tmp_path, settings)
+    with pytest.raises(EnvError, match=r"crashed.*on_env_error"):
+        assembly.build_actor(settings, places, 0).run(steps=100)
+
+
+def test_too_many_errors_stop_the_run_anyway(tmp_path: Path) -> None:
+    settings = corridor(actors=1, env={"kwargs": {"fail_at": 2}}, actor={"env_error_limit": 3})
+    places, _ = prepared(tmp_path, settings)
+    with pytest.raises(EnvError, match="error 3 of 3"):
+        assembly.build_actor(settings, places, 0).run(steps=100)
+
+
+def test_a_restarted_actor_goes_on_in_its_shard(tmp_path: Path) -> None:
+    settings = corridor(actors=1, replay={"samples_per_insert": None})
+    places, ledger = prepared(tmp_path, settings)
+    assembly.build_actor(settings, places, 0).run(steps=10)  # never closed, as if killed
+    before = ledger.env_steps
+    assembly.build_actor(settings, places, 0).run(steps=10)
+    shard = ShardReader(places.shard(0))
+    assert shard.head == 21 and (shard.columns["boundary"][10] == CUT).all()
+    assert ledger.env_steps > before
+
+
+def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:
+    settings = corridor(actors=1, learner={"keep_checkpoints": 2}, replay={"tolerance": 4000})
+    places, ledger = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    assert learner.run(updates=1).updates == 0  # nothing collected yet
+    actor.run(seconds=0.3)
+    report = learner.run(updates=20)
+    assert report.updates == ledger.updates == 20
+    assert ledger[Entry.SAMPLES] == 20 * 32
+    assert report.weights_version == 1 + 20 // settings.learner.publish_every
+    assert report.metrics["loss"] > 0
+    for _ in range(3):
+        learner.run(updates=1)
+        learner.save()
+    assert len(list_checkpoints(places.checkpoints)) == 2
+    assert load_checkpoint(places.checkpoints).info["updates"] == ledger.updates
+
+
+def test_a_restarted_learner_has_the_newest_weights(tmp_path: Path) -> None:
+    settings = corridor(actors=1, replay={"tolerance": 4000})
+    places, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    actor.run(seconds=0.3)
+    learner.run(updates=10)
+    learner.save()
+    learner.run(updates=4)  # newer than the checkpoint, on the board only
+    again = assembly.build_learner(settings, places)
+    for name, tensor in learner._learner.module.state_dict().items():
+        assert (again._learner.module.state_dict()[name] == tensor).all()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = corridor(actors=1, algorithm={"learning_rate": 1.0, "gradient_clip": 1e30})
+    places, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    actor.run(seconds=0.3)
+    for parameter in learner._learner.module.parameters():
+        parameter.data.fill_(1e30)
+    with pytest.raises(ShoalError, match=r"loss became .*learning_rate"):
+        learner.run(updates=3)
+
+
+def test_evaluator_keeps_the_best(tmp_path: Path) -> None:
+    settings = corridor(actors=1)
+    places, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(settings, places)
+    report = evaluator.run(7)
+    assert report is not None and len(report.returns) == 7 and report.best
+    assert load_best(places.checkpoints).info["eval_return"] == pytest.approx(np.mean(report.returns))
+    again = assembly.build_evaluator(settings, places).run(7)
+    assert again is not None and not again.best  # the same weights are no better
+    ledger[Entry.STOP] = HALT
+    assert evaluator.run(7) is None
+    ledger[Entry.STOP] = RUN

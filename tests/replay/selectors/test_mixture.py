@@ -1,0 +1,127 @@
+"""Mixture: exact shares, parts that keep to themselves."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import ConfigError
+from shoal.replay import Fifo, Mixture, Part, Prioritized, Replay, SequenceView, ShardReader, ShardWriter, Uniform
+
+
+def _mixture(*ratios: float) -> Mixture:
+    return Mixture([Part(Uniform(), ratio) for ratio in ratios])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "n", "shares"),
+    [((1.0,), 7, [7]), ((0.5, 0.5), 8, [4, 4]), ((0.75, 0.25), 256, [192, 64]), ((1 / 3, 2 / 3), 9, [3, 6]), ((0.1, 0.2, 0.7), 10, [1, 2, 7])],
+)
+def test_shares_are_exact(ratios: tuple[float, ...], n: int, shares: list[int]) -> None:
+    mixture = _mixture(*ratios)
+    assert mixture.shares(n) == shares
+    assert np.bincount(mixture.part_of(n)).tolist() == shares
+    assert np.all(np.diff(mixture.part_of(n)) >= 0)
+
+
+@pytest.mark.parametrize(("ratios", "n", "nearest"), [((0.5, 0.5), 7, "[6, 8]"), ((0.25, 0.75), 255, "[252, 256]"), ((1 / 3, 2 / 3), 1, "[3, 6]")])
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(ratios: tuple[float, ...], n: int, nearest: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _mixture(*ratios).shares(n)
+    assert f"A batch of {n}" in str(refused.value) and nearest in str(refused.value)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 300))
+def test_shares_divide_or_are_refused(weights: list[int], n: int) -> None:
+    total = sum(weights)
+    mixture = _mixture(*(weight / total for weight in weights))
+    if all(weight * n % total == 0 for weight in weights):
+        assert mixture.shares(n) == [weight * n // total for weight in weights]
+    else:
+        with pytest.raises(ConfigError, match="nearest"):
+            mixture.shares(n)
+
+
+@pytest.mark.parametrize("ratios", [(), (0.5, 0.4), (1.5, -0.5), (0.0, 1.0)])
+def test_ratios_that_are_none_are_refused(ratios: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match="sum to"):
+        _mixture(*ratios)
+
+
+class Marker(Uniform):
+    """A uniform selector that draws only rows with `row % 3 == remainder`, so that every draw tells whose it is."""
+
+    def __init__(self, remainder: int) -> None:
+        super().__init__()
+        self._remainder = remainder
+
+    def select(self, n: int, rng: np.random.Generator) -> Any:
+        """See `Selector.select`."""
+        selection = super().select(n, rng)
+        logical = selection.keys.logical
+        again = logical % 3 != self._remainder
+        while again.any():
+            logical[again] = super().select(int(again.sum()), rng).keys.logical
+            again = logical % 3 != self._remainder
+        selection.keys.lane[:] = 0
+        return selection
+
+
+def test_a_redraw_stays_in_its_part(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(128, 1))
+    writer, view = ShardWriter(path), SequenceView(marked.schema(), 2, 0, ("tag",))
+    writer.append_chunk(marked.block_of(0, 1, 0, 120))
+    fill, left = view.fill, [2]
+
+    def overtaken(*arguments: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            writer.append_chunk(marked.block_of(0, 1, writer.head, 50))
+        fill(*arguments)
+
+    view.fill = overtaken  # type: ignore[method-assign]
+    mixture = Mixture([Part(Marker(0), 0.5), Part(Marker(1), 0.25), Part(Marker(2), 0.25)])
+    replay = Replay([ShardReader(path)], mixture, view, 32)
+    sample = replay.sample()
+    assert sample is not None and replay.redrawn > 4
+    assert np.array_equal(sample.keys.logical % 3, sample.part)
+    assert np.bincount(sample.part).tolist() == [16, 8, 8]
+    assert not marked.Checker([0]).wrong(sample, view).any()
+
+
+def test_every_part_must_be_ready(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(128, 1))
+    writer, view = ShardWriter(path), SequenceView(marked.schema(), 4, 0, ("tag",))
+    mixture = Mixture([Part(Fifo(), 0.5), Part(Uniform(), 0.5)])
+    replay = Replay([ShardReader(path)], mixture, view, 8)
+    writer.append_chunk(marked.block_of(0, 1, 0, 16))
+    assert replay.sample() is None  # three stretches wait, four are asked for
+    writer.append_chunk(marked.block_of(0, 1, 16, 1))
+    sample = replay.sample()
+    assert sample is not None
+    assert sample.keys.logical[:4].tolist() == [0, 4, 8, 12]
+    assert sample.probabilities[:4].tolist() == [1.0] * 4
+    assert np.allclose(sample.probabilities[4:], 1 / 13)
+    assert sample.size == replay.size == 13
+    assert replay.sample() is None
+
+
+def test_priorities_reach_every_part(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(128, 1))
+    ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 60))
+    parts = [Prioritized(alpha=1.0), Prioritized(alpha=1.0)]
+    replay = Replay([ShardReader(path)], Mixture([Part(one, 0.5) for one in parts]), SequenceView(marked.schema(), 2), 16)
+    sample = replay.sample()
+    assert sample is not None
+    priorities = np.where(sample.keys.logical == sample.keys.logical[2], 1e9, 1e-6).astype(np.float32)
+    assert replay.update_priorities(sample.keys, priorities) == 0
+    again = replay.sample()
+    assert again is not None
+    assert set(again.keys.logical.tolist()) == {int(sample.keys.logical[2])}
+    stale = sample.keys._replace(logical=sample.keys.logical + 1000)
+    assert replay.update_priorities(stale, priorities) == 16, "a row is one row, however many parts drop it"

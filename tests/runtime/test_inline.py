@@ -1,0 +1,85 @@
+"""The inline runtime: reproducible, resumable, honest about how it ended."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.errors import EnvError
+from shoal.loops.settings import RunSettings
+from shoal.runtime.execution import execute
+from shoal.runtime.metrics import read_metrics
+from shoal.runtime.run_folder import RunFolder, Summary
+from tests.fakes import corridor
+
+
+def run(tmp_path: Path, settings: RunSettings, folder: RunFolder | None = None) -> tuple[RunFolder, Summary]:
+    resume = folder is not None
+    folder = folder or RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
+    return folder, execute(settings, folder, resume=resume, quiet=True)
+
+
+def timeless(folder: RunFolder) -> list[dict[str, Any]]:
+    rows = read_metrics(folder.metrics_jsonl)
+    return [{k: v for k, v in row.items() if k != "wall" and not k.startswith("time/")} for row in rows]
+
+
+@pytest.mark.parametrize("algo", ["apex-dqn", "apex-qr-dqn"])
+def test_one_seed_one_result(tmp_path: Path, algo: str) -> None:
+    first, _ = run(tmp_path, corridor(algo=algo))
+    second, _ = run(tmp_path, corridor(algo=algo))
+    other, _ = run(tmp_path, corridor(algo=algo, seed=2))
+    assert len(timeless(first)) >= 5
+    assert timeless(first) == timeless(second)
+    assert timeless(first) != timeless(other)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("algo", ["apex-dqn", "apex-qr-dqn"])
+def test_it_learns_the_corridor(tmp_path: Path, algo: str) -> None:
+    folder, summary = run(tmp_path, corridor(algo=algo, stop={"steps": 6000, "mean_return": 1.0}))
+    assert summary.status == "solved" and summary.eval_return_mean == 1.0
+    assert json.loads(folder.summary_json.read_text())["status"] == "solved"
+    assert summary.samples_per_insert == pytest.approx(8, rel=0.05)
+    assert not Path(json.loads(folder.replay_json.read_text())["path"]).exists()  # freed: it ended well
+
+
+def test_resume_goes_on_with_the_replay(tmp_path: Path) -> None:
+    """An interrupted run keeps its replay; resumed, its counts go on."""
+    keep = {"keep": True}
+    folder, first = run(tmp_path, corridor(replay=keep))
+    _, second = run(tmp_path, corridor(replay=keep, stop={"steps": 3000}), folder)
+    assert first.env_steps >= 2000 and second.env_steps >= 3000
+    assert second.env_steps < 3000 + 200  # nothing was collected twice
+    assert second.updates > first.updates and second.episodes > first.episodes
+    walls = [row["wall"] for row in read_metrics(folder.metrics_jsonl)]
+    assert walls == sorted(walls)
+
+
+def test_resume_without_the_replay_goes_on_with_the_weights(tmp_path: Path) -> None:
+    folder, first = run(tmp_path, corridor())
+    _, second = run(tmp_path, corridor(stop={"steps": 3000}), folder)
+    assert first.env_steps <= second.env_steps < first.env_steps + 1200
+    assert second.updates > first.updates
+
+
+def test_a_failed_run_says_so(tmp_path: Path) -> None:
+    settings = corridor(env={"kwargs": {"fail_at": 50}}, actor={"on_env_error": "stop"})
+    folder = RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
+    with pytest.raises(EnvError):
+        execute(settings, folder, quiet=True)
+    summary = json.loads(folder.summary_json.read_text())
+    assert summary["status"] == "failed" and "crashed" in summary["error"]
+
+
+def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:
+    folder, _ = run(tmp_path, corridor(replay={"keep": True}))
+    replay = Path(json.loads(folder.replay_json.read_text())["path"])
+    (replay / "shard_000" / "reward.bin").write_bytes(b"cut short")
+    _, summary = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 4000}), folder)
+    assert summary.status == "finished"
+    assert list(replay.glob("shard_000.unusable-*"))
