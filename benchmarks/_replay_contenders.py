@@ -80,16 +80,18 @@ def steps(case: Case, count: int, lanes: int, seed: int = 0) -> dict[str, np.nda
 
 
 class Shoal:
-    """Two shards: one that is sampled, and a small one of a single lane to insert into, a step at a time."""
+    """n-step transitions of one shard; and small shards of a single lane to insert into, a step at a time."""
 
-    def __init__(self, case: Case, batch: int, n: int) -> None:
-        self._case, self._batch, self._n = case, batch, n
-        self.folder = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    def __init__(self, case: Case, n_step: int, beside: Shoal | None = None) -> None:
+        """`beside`: another one, whose shard to share."""
+        self._case, self._n_step, self._owner = case, n_step, beside is None
         self.schema = step_schema(case.spec, (Column("priority", "float32"),))
-        self._reader = self._filled("sampled", case.rows // LANES, LANES)
-        self.replay = self._replay(Prioritized(ALPHA))
-        self._keys = itertools.cycle([self.replay.sample().keys for _ in range(32)])  # type: ignore[union-attr]
-        self._priorities = np.random.default_rng(1).random(batch, dtype=np.float32)
+        if beside is None:
+            place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+            self.folder = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir=place))
+            self._reader = self._filled("sampled", case.rows // LANES, LANES)
+        else:
+            self.folder, self._reader = beside.folder, beside._reader
 
     def _filled(self, name: str, rows: int, lanes: int) -> ShardReader:
         create_shard(self.folder / name, ShardInfo(self.schema, rows, lanes))
@@ -100,9 +102,9 @@ class Shoal:
         self._writer = writer
         return ShardReader(self.folder / name)
 
-    def _replay(self, selector: Any) -> Replay:
-        view = NStepView(self.schema, self._n, GAMMA)
-        replay = Replay([self._reader], selector, view, self._batch, threads=self._case.threads)
+    def _replay(self, selector: Any, batch: int) -> Replay:
+        view = NStepView(self.schema, self._n_step, GAMMA)
+        replay = Replay([self._reader], selector, view, batch, threads=self._case.threads)
         replay.refresh()
         return replay
 
@@ -110,7 +112,7 @@ class Shoal:
         """Appends; `indexed` also has a prioritized reader take the rows in, which in use is the learner's work."""
         reader = self._filled(f"inserted-{count}-{indexed}", 20_000 if self._case.stack == 1 else 4_000, 1)
         writer, chunk = self._writer, steps(self._case, count, 1)
-        replay = Replay([reader], Prioritized(ALPHA), NStepView(self.schema, self._n, GAMMA), 16)
+        replay = Replay([reader], Prioritized(ALPHA), NStepView(self.schema, self._n_step, GAMMA), 16)
         row = {name: column[0] for name, column in chunk.items()}
 
         def call() -> None:
@@ -124,20 +126,26 @@ class Shoal:
         return call
 
     def sample(self, n: int) -> Call:
-        return self.replay.sample
+        return self._replay(Prioritized(ALPHA), n).sample
 
     def update(self, n: int) -> Call:
-        return lambda: self.replay.update_priorities(next(self._keys), self._priorities)
+        replay = self._replay(Prioritized(ALPHA), n)
+        drawn = itertools.cycle([replay.sample().keys for _ in range(32)])  # type: ignore[union-attr]
+        priorities = np.random.default_rng(1).random(n, dtype=np.float32)
+        return lambda: replay.update_priorities(next(drawn), priorities)
 
     def cycle(self, n: int) -> Call:
+        replay = self._replay(Prioritized(ALPHA), n)
+        priorities = np.random.default_rng(1).random(n, dtype=np.float32)
+
         def call() -> None:
-            sample = self.replay.sample()
-            self.replay.update_priorities(sample.keys, self._priorities)  # type: ignore[union-attr]
+            sample = replay.sample()
+            replay.update_priorities(sample.keys, priorities)  # type: ignore[union-attr]
 
         return call
 
     def uniform(self, n: int) -> Call:
-        return self._replay(Uniform()).sample
+        return self._replay(Uniform(), n).sample
 
     @property
     def bytes_per_step(self) -> float:
@@ -146,7 +154,8 @@ class Shoal:
         return size / (self._case.rows // LANES * LANES)
 
     def close(self) -> None:
-        shutil.rmtree(self.folder)
+        if self._owner:
+            shutil.rmtree(self.folder)
 
 
 class Cpprb:

@@ -12,7 +12,8 @@ from shoal.replay.gather import Copier, as_rows
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"), [("uint8", (3,)), ("uint8", (4, 4)), ("float32", ()), ("float32", (2,)), ("bool", ()), ("int64", (2, 3))]
+    ("dtype", "shape"),
+    [("uint8", (3,)), ("uint8", (4, 4)), ("float32", ()), ("float32", (2,)), ("bool", ()), ("int64", (2, 3))],
 )
 @pytest.mark.parametrize("threads", [1, 3])
 def test_rows_are_copied_whatever_their_dtype(

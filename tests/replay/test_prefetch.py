@@ -56,7 +56,7 @@ def _wait(until: Any) -> None:
 @pytest.mark.parametrize("depth", [1, 3])
 def test_the_same_batches_as_without(marked: ModuleType, reader: ShardReader, closing: list[Any], depth: int) -> None:
     plain, _ = _replay(marked, reader, Uniform(), 2)
-    replay, view = _replay(marked, reader, Uniform(), depth + 2)
+    replay, _ = _replay(marked, reader, Uniform(), depth + 2)
     prefetcher = Prefetcher(replay, depth, lambda: True)
     closing.append(prefetcher)
     for _ in range(50):
@@ -91,7 +91,9 @@ def test_a_ring_too_small_for_it_is_refused(marked: ModuleType, reader: ShardRea
         Prefetcher(replay, depth, lambda: True)
 
 
-def test_priorities_are_applied_before_the_next_draw(marked: ModuleType, reader: ShardReader, closing: list[Any]) -> None:
+def test_priorities_are_applied_before_the_next_draw(
+    marked: ModuleType, reader: ShardReader, closing: list[Any]
+) -> None:
     allowed = threading.Semaphore(1)
     replay, _ = _replay(marked, reader, Prioritized(alpha=1.0), 3)
     prefetcher = Prefetcher(replay, 1, lambda: allowed.acquire(blocking=False))
@@ -121,8 +123,10 @@ def test_stale_priorities_are_counted(marked: ModuleType, reader: ShardReader, c
     _wait(dropped)
 
 
-def test_it_asks_before_every_draw_and_wastes_no_permission(marked: ModuleType, shards: Any, closing: list[Any]) -> None:
-    """The learner counts a batch when it permits it, so a permission that came too early must be kept, not asked for again."""
+def test_it_asks_before_every_draw_and_wastes_no_permission(
+    marked: ModuleType, shards: Any, closing: list[Any]
+) -> None:
+    """The learner counts a batch when it permits it: a permission that came too early is kept, not asked for again."""
     path = shards.make(marked.info(128, 2))
     replay, _ = _replay(marked, ShardReader(path), Uniform(), 3)
     asked = 0
@@ -152,7 +156,9 @@ def test_without_permission_nothing_is_drawn(marked: ModuleType, reader: ShardRe
     assert replay.drawn == 0
 
 
-def test_a_failure_in_the_thread_is_raised_in_the_consumer(marked: ModuleType, reader: ShardReader, closing: list[Any]) -> None:
+def test_a_failure_in_the_thread_is_raised_in_the_consumer(
+    marked: ModuleType, reader: ShardReader, closing: list[Any]
+) -> None:
     replay, _ = _replay(marked, reader, Uniform(), 3)
     gate = threading.Event()
 

@@ -68,7 +68,7 @@ def test_numbers_that_would_block_for_ever_are_refused(ratio: float, tolerance: 
 def test_any_speeds_reach_the_ratio_and_nobody_blocks(
     min_size: int, ratio: float, slack: float, batch: int, lanes: list[int], learner_speed: float, actor_speed: float
 ) -> None:
-    """Actors and a learner take turns as their speeds say; the error stays within the tolerance and one step of either side."""
+    """Actors and a learner take turns as their speeds say; the error stays within the tolerance and one step."""
     limiter = RateLimiter(min_size, ratio, tolerance=max(1.0, ratio) * slack)
     inserts = samples = 0
     due = {"learner": 0.0, **{f"actor {i}": 0.0 for i in range(len(lanes))}}

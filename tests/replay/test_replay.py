@@ -11,10 +11,24 @@ import numpy as np
 import pytest
 
 from shoal.errors import ReplayError, WrongSchema
-from shoal.replay import Column, Mixture, NStepView, Part, Prioritized, Replay, SequenceView, ShardInfo, ShardReader, ShardWriter, Uniform
+from shoal.replay import (
+    Column,
+    Mixture,
+    NStepView,
+    Part,
+    Prioritized,
+    Replay,
+    SequenceView,
+    ShardInfo,
+    ShardReader,
+    ShardWriter,
+    Uniform,
+)
 
 
-def _marked(marked: ModuleType, shards: Any, rows: int, lanes: int, heads: list[int], stack: int = 1) -> list[ShardReader]:
+def _marked(
+    marked: ModuleType, shards: Any, rows: int, lanes: int, heads: list[int], stack: int = 1
+) -> list[ShardReader]:
     """Shards with salts 0, 1, … written so far."""
     readers = []
     for salt, head in enumerate(heads):
@@ -39,7 +53,10 @@ def test_batches_from_several_shards_are_what_was_written(
     marked: ModuleType, shards: Any, selector: Callable[[], Any], stack: int
 ) -> None:
     readers = _marked(marked, shards, 128, 3, [40, 500, 0, 129], stack)
-    views: list[Any] = [NStepView(marked.schema(stack), 3, 0.9, ("tag",)), SequenceView(marked.schema(stack), 5, 2, ("tag",))]
+    views: list[Any] = [
+        NStepView(marked.schema(stack), 3, 0.9, ("tag",)),
+        SequenceView(marked.schema(stack), 5, 2, ("tag",)),
+    ]
     for view in views:
         replay, drawn = Replay(readers, selector(), view, 96, seed=3), set()
         for _ in range(20):
@@ -86,7 +103,9 @@ def test_a_reader_that_attaches_late_sees_a_wrapped_ring_whole(marked: ModuleTyp
 
 @pytest.mark.parametrize("selector", [Uniform, Prioritized])
 @pytest.mark.parametrize("lag", [1, 63, 64, 65, 128, 1000])
-def test_a_reader_that_lags_by_any_number_of_rings_catches_up(marked: ModuleType, shards: Any, selector: Any, lag: int) -> None:
+def test_a_reader_that_lags_by_any_number_of_rings_catches_up(
+    marked: ModuleType, shards: Any, selector: Any, lag: int
+) -> None:
     path = shards.make(marked.info(64, 2))
     writer, reader = ShardWriter(path), ShardReader(path)
     view = NStepView(marked.schema(), 2, 0.9, ("tag",))
@@ -126,10 +145,14 @@ def test_other_columns_are_refused_by_name(marked: ModuleType, shards: Any, sche
 
 
 @pytest.mark.parametrize(("n", "stack", "least"), [(1, 1, 18), (3, 1, 22), (3, 4, 28)])
-def test_a_ring_smaller_than_the_view_needs_is_refused(marked: ModuleType, shards: Any, n: int, stack: int, least: int) -> None:
+def test_a_ring_smaller_than_the_view_needs_is_refused(
+    marked: ModuleType, shards: Any, n: int, stack: int, least: int
+) -> None:
     view = NStepView(marked.schema(stack), n, 0.9, ("tag",))
     small = ShardReader(shards.make(marked.info(least - 1, 1, stack)))
-    with pytest.raises(ReplayError, match=rf"{least - 1} rows per lane; this view needs at least {least}.*replay\.capacity"):
+    with pytest.raises(
+        ReplayError, match=rf"{least - 1} rows per lane; this view needs at least {least}.*replay\.capacity"
+    ):
         Replay([small], Uniform(), view, 4)
     [enough] = _marked(marked, shards, least, 1, [3 * least + 1], stack)
     sample = Replay([enough], Uniform(), view, 64).sample()
@@ -184,7 +207,14 @@ def test_batches_are_made_by_the_given_allocator(marked: ModuleType, shards: Any
         made.append(np.zeros(shape, dtype))
         return made[-1]
 
-    replay = Replay(_marked(marked, shards, 64, 1, [60]), Uniform(), NStepView(marked.schema(), 1, 0.9), 16, ring=3, allocate=allocate)
+    replay = Replay(
+        _marked(marked, shards, 64, 1, [60]),
+        Uniform(),
+        NStepView(marked.schema(), 1, 0.9),
+        16,
+        ring=3,
+        allocate=allocate,
+    )
     sample = replay.sample()
     assert len(made) == 3 * 5
     assert sample is not None and any(sample.data.obs is array for array in made)

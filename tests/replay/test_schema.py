@@ -12,7 +12,9 @@ from shoal.replay import Column, Schema, step_schema
 from shoal.types import EnvSpec
 
 PONG = EnvSpec("Pong", (4, 84, 84), "uint8", 4, num_actions=6, action_shape=())
-HOPPER = EnvSpec("Hopper", (11,), "float64", 1, num_actions=0, action_shape=(3,), action_low=(-1,) * 3, action_high=(1,) * 3)
+HOPPER = EnvSpec(
+    "Hopper", (11,), "float64", 1, num_actions=0, action_shape=(3,), action_low=(-1,) * 3, action_high=(1,) * 3
+)
 
 
 def test_a_stacked_environment_stores_one_frame() -> None:

@@ -21,7 +21,9 @@ from shoal.types import CUT
 
 
 def test_info_survives_the_file(shards: Any, schema_of: Callable[..., Any]) -> None:
-    schema = schema_of(obs=(4, 3), dtype="uint8", stack=2, extras=(Column("log_prob", "float32"), Column("core", "float32", (5,))))
+    schema = schema_of(
+        obs=(4, 3), dtype="uint8", stack=2, extras=(Column("log_prob", "float32"), Column("core", "float32", (5,)))
+    )
     info = ShardInfo(schema, rows=10, lanes=3, run="a run", env_id="Toy-v0", algorithm="ppo", created=12.5)
     assert read_info(shards.make(info)) == info
     assert info.nbytes == 10 * 3 * (12 + 8 + 4 + 1 + 1 + 1 + 4 + 4 + 20)
@@ -116,7 +118,9 @@ def test_space_is_reserved_when_a_shard_is_made(marked: ModuleType, shards: Any)
 
 
 @pytest.mark.faults
-def test_a_shard_larger_than_the_disk_is_refused_with_the_numbers(shards: Any, schema_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_shard_larger_than_the_disk_is_refused_with_the_numbers(
+    shards: Any, schema_of: Callable[..., Any], tmp_path: Path
+) -> None:
     petabyte = ShardInfo(schema_of(obs=(1024,), dtype="uint8"), rows=2**30, lanes=1024)
     with pytest.raises(NoSpace, match=r"shard-1 needs 1\d{6}\.\d GiB.* has \d+\.\d GiB") as refused:
         shards.make(petabyte)
@@ -166,7 +170,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a list": (lambda p: (p / "schema.json").write_text("[1]"), "is not a shard"),
     "another format": (lambda p: _rewrite(p, format=99), "format 99; this version of Shoal reads 1"),
     "no columns": (lambda p: _rewrite(p, columns=None), "schema"),
-    "a repeated column": (lambda p: _rewrite(p, columns=[{"name": "obs", "dtype": "uint8", "shape": []}] * 2), "repeat"),
+    "a repeated column": (
+        lambda p: _rewrite(p, columns=[{"name": "obs", "dtype": "uint8", "shape": []}] * 2),
+        "repeat",
+    ),
     "an unknown dtype": (lambda p: _rewrite(p, columns=[{"name": "obs", "dtype": "qubit", "shape": []}]), "qubit"),
     "no rows": (lambda p: _rewrite(p, rows="many"), "garbles a field"),
     "other rows": (lambda p: _rewrite(p, rows=17), "obs.bin should have 4352 bytes"),

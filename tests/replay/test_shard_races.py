@@ -19,7 +19,7 @@ SALTS = (7, 8)
 
 
 class Dawdling:
-    """A view that is sometimes slow, so that the writer catches it between drawing and copying, and between copying and checking."""
+    """A view that is sometimes slow, so that the writer catches it between drawing and checking."""
 
     def __init__(self, view: Any, seed: int) -> None:
         self._view, self._rng = view, random.Random(seed)

@@ -16,7 +16,9 @@ from shoal.types import CUT, FINAL, STEP
 S, F, C = STEP, FINAL, CUT
 
 
-def _write(shards: Any, blank: Callable[..., Any], boundary: list[int], terminated: list[int], truncated: list[int]) -> ShardReader:
+def _write(
+    shards: Any, blank: Callable[..., Any], boundary: list[int], terminated: list[int], truncated: list[int]
+) -> ShardReader:
     writer, reader = shards.small(64)
     columns = {"boundary": boundary, "terminated": terminated, "truncated": truncated}
     given = {name: np.array(values)[:, None] for name, values in columns.items()}
@@ -49,7 +51,13 @@ def _starts(reader: ShardReader, span: Span) -> list[int]:
     ],
 )
 def test_where_transitions_may_start(
-    shards: Any, blank: Any, boundary: list[int], terminated: list[int], truncated: list[int], after: int, expected: list[int]
+    shards: Any,
+    blank: Any,
+    boundary: list[int],
+    terminated: list[int],
+    truncated: list[int],
+    after: int,
+    expected: list[int],
 ) -> None:
     ends = [[int(row in rows) for row in range(len(boundary))] for rows in (terminated, truncated)]
     reader = _write(shards, blank, boundary, *ends)
@@ -64,7 +72,9 @@ def test_where_transitions_may_start(
         ([C, S, S, C, S, C, S, S], 1, [1, 6]),
     ],
 )
-def test_where_sequences_may_start(shards: Any, blank: Any, boundary: list[int], after: int, expected: list[int]) -> None:
+def test_where_sequences_may_start(
+    shards: Any, blank: Any, boundary: list[int], after: int, expected: list[int]
+) -> None:
     ended = [int(row + 1 < len(boundary) and boundary[row + 1] == F) for row in range(len(boundary))]
     reader = _write(shards, blank, boundary, ended, [0] * len(boundary))
     assert _starts(reader, Span(0, after, crosses_episodes=True)) == expected
@@ -80,7 +90,7 @@ def _refreshed(starts: Starts, written: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("step", [1, 3, 17, 40, 64, 200])
 def test_changes_tell_all_there_is_to_tell(marked: ModuleType, shards: Any, step: int) -> None:
-    """However far the reader lags, also by more than a whole ring: the flags are those of a reader that has just attached."""
+    """However far the reader lags, even by whole rings: the flags are those of a reader that has just attached."""
     path = shards.make(marked.info(64, 2))
     writer, span = ShardWriter(path), Span(2, 3)
     starts, told = Starts(ShardReader(path), span), np.zeros(128, np.uint8)
@@ -116,7 +126,12 @@ def test_old_rows_are_struck_off_before_the_writer_reaches_them(marked: ModuleTy
         starts.refresh()
         kept = starts.first - (writer.head - 256)
         assert starts.first == 0 or 3 < kept <= 3 + 256 // 16
-    assert starts.holds(np.array([starts.first - 1, starts.first, starts.stop - 1, starts.stop])).tolist() == [False, True, True, False]
+    assert starts.holds(np.array([starts.first - 1, starts.first, starts.stop - 1, starts.stop])).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_large_claim_strikes_off_all_it_will_overwrite(marked: ModuleType, shards: Any) -> None:

@@ -60,7 +60,15 @@ def test_no_shared_memory_means_the_disk(places: SimpleNamespace) -> None:
 def test_what_fits_nowhere_is_refused_with_the_numbers(places: SimpleNamespace) -> None:
     with pytest.raises(NoSpace) as refused:
         choose_folder("run", 11 * GIB, None, places.disk)
-    for words in ("needs 11.0 GiB", "4.0 GiB", "10.0 GiB", str(places.disk), "replay.capacity", "replay.path", "shoal clean"):
+    for words in (
+        "needs 11.0 GiB",
+        "4.0 GiB",
+        "10.0 GiB",
+        str(places.disk),
+        "replay.capacity",
+        "replay.path",
+        "shoal clean",
+    ):
         assert words in str(refused.value)
     assert list(places.disk.iterdir()) == []
 
@@ -91,6 +99,8 @@ def test_folder_bytes_are_those_really_taken(tmp_path: Path) -> None:
     assert 256 * 1024 <= folder_bytes(tmp_path) < 512 * 1024
 
 
-@pytest.mark.parametrize(("nbytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * GIB // 2, "1.5 GiB")])
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * GIB // 2, "1.5 GiB")]
+)
 def test_sizes_as_people_read_them(nbytes: int, text: str) -> None:
     assert gib(nbytes) == text

@@ -26,7 +26,10 @@ def filled(values: np.ndarray) -> SumTree:
     return tree
 
 
-@given(st.lists(PRIORITIES, min_size=1, max_size=70), st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=1, max_size=40))
+@given(
+    st.lists(PRIORITIES, min_size=1, max_size=70),
+    st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=1, max_size=40),
+)
 def test_finds_what_a_running_sum_finds(priorities: list[float], fractions: list[float]) -> None:
     values = np.array(priorities)
     tree = filled(values)

@@ -1,8 +1,8 @@
 """Views against a slow, obvious reference that keeps the whole history as a list.
 
-Hypothesis makes the streams: lanes, episode lengths, terminations, truncations, CUTs, chunked appends, rings that wrap, readers that attach late
-or lag. Then every batch must hold what the reference says, no start may be drawn that the reference does not allow, and every one that it does
-allow must turn up.
+Hypothesis makes the streams: lanes, episode lengths, terminations, truncations, CUTs, chunked appends, rings that
+wrap, readers that attach late or lag. Then every batch must hold what the reference says, no start may be drawn that
+the reference does not allow, and every one that it does allow must turn up.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ class Lane:
         """One more row."""
         t = len(self.rows)
         extras = {column.name: self._values(column.dtype, column.shape, 5) for column in EXTRAS}
-        row = Row(STEP, self._values(self._dtype, self._shape, 0), t * 3 + self._lane, (t * 5 + self._lane) % 11 - 5.0, extras=extras)
+        row = Row(
+            STEP,
+            self._values(self._dtype, self._shape, 0),
+            t * 3 + self._lane,
+            (t * 5 + self._lane) % 11 - 5.0,
+            extras=extras,
+        )
         self.rows.append(row)
         if self._final:
             row.boundary, row.reward = FINAL, 0.0
@@ -76,7 +82,10 @@ class Lane:
             return
         self._left -= 1
         if self._left == 0:
-            row.terminated, row.truncated = self._ending in ("terminated", "both"), self._ending in ("truncated", "both")
+            row.terminated, row.truncated = (
+                self._ending in ("terminated", "both"),
+                self._ending in ("truncated", "both"),
+            )
             self._final = True
 
     def cut(self) -> None:
@@ -92,7 +101,9 @@ class Lane:
         first = t
         while first > 0 and self.rows[first - 1].boundary == STEP:
             first -= 1
-        return np.stack([self.rows[k].obs if k >= first else np.zeros_like(self.rows[t].obs) for k in range(t - frames + 1, t + 1)])
+        return np.stack(
+            [self.rows[k].obs if k >= first else np.zeros_like(self.rows[t].obs) for k in range(t - frames + 1, t + 1)]
+        )
 
     def transition(self, t: int, n: int, gamma: float, frames: int) -> dict[str, Any] | None:
         """The n-step transition that begins at row t; None where there is none."""
@@ -151,7 +162,9 @@ class Case:
     prioritized: bool
 
 
-EPISODES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["terminated", "truncated", "both"])), min_size=1, max_size=5)
+EPISODES = st.lists(
+    st.tuples(st.integers(1, 9), st.sampled_from(["terminated", "truncated", "both"])), min_size=1, max_size=5
+)
 EVENTS = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 12)),
     st.tuples(st.just("chunk"), st.integers(1, 30)),
@@ -176,7 +189,9 @@ class Stream:
     def __init__(self, case: Case, shards: Any, ring: int) -> None:
         dtype, shape = case.layout
         self.lanes = [Lane(index, episodes, dtype, shape) for index, episodes in enumerate(case.episodes)]
-        self.writer, self.reader = shards.small(ring, len(self.lanes), obs=shape, dtype=dtype, stack=case.stack, extras=EXTRAS)
+        self.writer, self.reader = shards.small(
+            ring, len(self.lanes), obs=shape, dtype=dtype, stack=case.stack, extras=EXTRAS
+        )
 
     def apply(self, kind: str, size: int) -> None:
         """Writes."""
@@ -205,7 +220,7 @@ class Stream:
         return columns | {"weights_version": np.full(len(rows), t)}
 
     def reference(self, view: NStepView | SequenceView) -> Reference:
-        """Every start the history allows, by (lane, row), and what must come of it; also those that were overwritten."""
+        """Every start the history allows, by (lane, row), and what must come of it; also of overwritten ones."""
         found = {}
         for index, lane in enumerate(self.lanes):
             for t in range(len(lane.rows)):
@@ -243,7 +258,9 @@ class Expected:
             if isinstance(sample.data, Sequence) and name not in at_start:
                 got = np.moveaxis(got, 1, 0)  # [B, T, ...]
             same = (got == expected[rows].astype(got.dtype)).reshape(len(keys), -1).all(1) | ~self._used[name][rows]
-            assert same.all(), f"{name} of lane, row {[key for key, right in zip(keys, same, strict=True) if not right]}"
+            assert same.all(), (
+                f"{name} of lane, row {[key for key, right in zip(keys, same, strict=True) if not right]}"
+            )
         return set(keys)
 
 
@@ -257,7 +274,9 @@ def _run(case: Case, view_of: Callable[[Any], NStepView | SequenceView], shards:
     replay: Replay | None = None
 
     def attach() -> Replay:
-        return Replay([stream.reader], Prioritized() if case.prioritized else Uniform(), view, 32, seed=len(case.events))
+        return Replay(
+            [stream.reader], Prioritized() if case.prioritized else Uniform(), view, 32, seed=len(case.events)
+        )
 
     for number, (kind, size) in enumerate([*case.events, ("look", 0)]):
         if number == min(case.attach_after, len(case.events)):
@@ -272,9 +291,11 @@ def _run(case: Case, view_of: Callable[[Any], NStepView | SequenceView], shards:
     _check_all_starts(replay, stream, view, at_start)
 
 
-def _check_all_starts(replay: Replay, stream: Stream, view: NStepView | SequenceView, at_start: tuple[str, ...]) -> None:
+def _check_all_starts(
+    replay: Replay, stream: Stream, view: NStepView | SequenceView, at_start: tuple[str, ...]
+) -> None:
     reference, reader, before = stream.reference(view), stream.reader, view.span.before
-    # A start is certain once its frames are beyond the writer's reach; a few rows nearer to it may or may not be given up.
+    # A start is certain when its frames are beyond the writer's reach; a few rows nearer to it may be given up.
     oldest = max(0, reader.head - reader.rows)
     margin = max(1, reader.rows // 16)
     whole = {key: one for key, one in reference.items() if key[1] - before >= oldest or oldest == 0}
@@ -304,7 +325,11 @@ def test_transitions(case: Case, n: int, gamma: float, shards_in: Callable[[Path
 @given(case=CASES, length=st.integers(1, 6), burn_in=st.integers(0, 4))
 def test_sequences(case: Case, length: int, burn_in: int, shards_in: Callable[[Path], Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _run(case, lambda schema: SequenceView(schema, length, burn_in, ("log_prob", "odd"), ("core",)), shards_in(Path(folder)))
+        _run(
+            case,
+            lambda schema: SequenceView(schema, length, burn_in, ("log_prob", "odd"), ("core",)),
+            shards_in(Path(folder)),
+        )
 
 
 def _hand_made(shards: Any, blank: Callable[..., Any], **schema: Any) -> tuple[Any, Any]:

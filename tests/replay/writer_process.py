@@ -1,8 +1,8 @@
 """Rows that say which row they are, and a program that writes them at full speed in processes of their own.
 
-Everything in a row follows from (salt, lane, logical number), so a reader can check any row, and how rows were put together, without
-having seen the stream. Run as a program it is a nursery: it imports Shoal once and then forks a writer for every line it is given, so that tests
-can start and kill real processes in milliseconds.
+Everything in a row follows from (salt, lane, logical number), so a reader can check any row, and how rows were put
+together, without having seen the stream. Run as a program it is a nursery: it imports Shoal once and then forks a
+writer for every line it is given, so that tests can start and kill real processes in milliseconds.
 """
 
 from __future__ import annotations

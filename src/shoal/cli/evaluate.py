@@ -66,23 +66,29 @@ class _Recording:
     def __init__(self, run: Run, seed: int | None) -> None:
         """Makes the environment; raises ConfigError when it cannot be shown or no video can be written."""
         import importlib.util
+        import os
 
         from shoal.envs import make_render_env
 
         if importlib.util.find_spec("moviepy") is None:
             raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
         self._env = make_render_env(run.settings.env)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 
     def play(self) -> tuple[Path, float, int]:
         """Returns the file, and the return and length of the episode in it."""
+        import warnings
+
         import numpy as np
         from gymnasium.wrappers import RecordVideo
 
         folder = self._run.folder.videos
         folder.mkdir(exist_ok=True)
         name = f"{self._run.checkpoint.stem}_seed{self._seed}"
-        env = RecordVideo(self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the folder holds other videos
+            env = RecordVideo(self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True)
         policy = self._run.make_policy()
         state, total, length, ended = policy.initial_state(1), 0.0, 0, False
         try:

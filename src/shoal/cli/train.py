@@ -24,7 +24,7 @@ StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
 Address = Annotated[
-    str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster; auto finds it.")
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster, or auto.")
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Of the learner: auto, cpu, cuda, cuda:1.")]
 Runtime = Annotated[
@@ -45,7 +45,7 @@ def train(
         ),
     ] = None,
     settings: Settings = None,
-    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="One that `shoal algorithms` lists.")] = None,
+    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="One of `shoal algorithms`.")] = None,
     actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes.")] = None,
     steps: Steps = None,
     seconds: Seconds = None,

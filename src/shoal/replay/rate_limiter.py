@@ -34,8 +34,8 @@ class RateLimiter:
             raise ConfigError(f"samples_per_insert is {ratio}; use a positive number, or null for no limit.")
         if self.tolerance < max(1.0, ratio):
             raise ConfigError(
-                f"The rate limiter's tolerance is {self.tolerance}; below max(1, samples_per_insert) = {max(1.0, ratio)} "
-                "actors and learner could block each other for ever. Raise replay.tolerance."
+                f"The rate limiter's tolerance is {self.tolerance}; below max(1, samples_per_insert) = "
+                f"{max(1.0, ratio)} actors and learner could block each other for ever. Raise replay.tolerance."
             )
 
     def error(self, inserts: int, samples: int) -> float:

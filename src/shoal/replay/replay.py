@@ -73,11 +73,13 @@ class Replay:
     def attach(self, shard: ShardReader) -> None:
         """Adds a shard, for instance of a run that joined."""
         if shard.info.schema != self._schema:
-            raise WrongSchema(f"{shard.path} has other columns than {self.shards[0].path if self.shards else 'asked for'}.")
+            other = self.shards[0].path if self.shards else "asked for"
+            raise WrongSchema(f"{shard.path} has other columns than {other}.")
         least = 2 * (self._view.span.before + self._view.span.after) + 16
         if shard.rows < least:
             raise ReplayError(
-                f"{shard.path} has {shard.rows} rows per lane; this view needs at least {least}. Raise replay.capacity or use fewer lanes."
+                f"{shard.path} has {shard.rows} rows per lane; this view needs at least {least}. "
+                "Raise replay.capacity or use fewer lanes."
             )
         self.shards.append(shard)
         self._mixture.attach(shard, self._view.span)
@@ -113,7 +115,8 @@ class Replay:
             torn = self._fill(Keys(keys.shard[torn], keys.lane[torn], keys.logical[torn]), torn, data)
         else:
             raise ReplayError(
-                f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. Raise replay.capacity."
+                f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. "
+                "Raise replay.capacity."
             )
         self.drawn += 1
         return Sample(data, keys, probabilities, self._mixture.size, self._part, self._mean_version(keys))

@@ -93,7 +93,8 @@ def create_shard(path: Path, info: ShardInfo) -> None:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
         raise NoSpace(
-            f"{path} needs {gib(info.nbytes)}, but {path.parent} has {gib(free)} free. Lower replay.capacity or set replay.path to a larger disk."
+            f"{path} needs {gib(info.nbytes)}, but {path.parent} has {gib(free)} free. "
+            "Lower replay.capacity or set replay.path to a larger disk."
         ) from error
     Counters.create(building / "header.bin")
     described = {"format": FORMAT, "rows": info.rows, "lanes": info.lanes, **info.schema.to_json()}
@@ -104,7 +105,8 @@ def create_shard(path: Path, info: ShardInfo) -> None:
 
 def _reserve(folder: Path, info: ShardInfo) -> None:
     """Makes the column files, with their space."""
-    if info.nbytes > shutil.disk_usage(folder).free:  # asked first: some file systems fill the whole disk before they refuse
+    # Asked first: some file systems fill the whole disk before they refuse.
+    if info.nbytes > shutil.disk_usage(folder).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for column in info.schema.columns:
         with open(folder / f"{column.name}.bin", "wb") as file:
@@ -144,7 +146,7 @@ def _check_header(path: Path, header: Counters, rows: int) -> None:
     # A writer may be at work: claim moves first and is looked at on both sides of head.
     claim_before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
     if head > claim or claim_before > head + rows:
-        raise CorruptShard(f"{path}: head {head} lies beyond claim {claim}, or claim more than {rows} rows beyond head.")
+        raise CorruptShard(f"{path}: head {head} lies beyond claim {claim}, or claim over {rows} rows beyond head.")
 
 
 def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:

@@ -29,7 +29,8 @@ def _startable(boundary, terminated, truncated, start, stop, after, crosses_epis
     rows, lanes = boundary.shape
     for logical in range(start, stop):
         for lane in range(lanes):
-            allowed = boundary[logical % rows, lane] == 0 or (crosses_episodes and boundary[logical % rows, lane] != CUT)
+            first = boundary[logical % rows, lane]
+            allowed = first == 0 or (crosses_episodes and first != CUT)
             ended = False
             for ahead in range(after):
                 if not allowed or ended:

@@ -71,7 +71,9 @@ def available(root: Path) -> int:
 def _require(root: Path, nbytes: int, setting: str) -> None:
     free = available(root)
     if nbytes > free:
-        raise NoSpace(f"The replay needs {gib(nbytes)}, but {setting} = {root} has {gib(free)} free. Lower replay.capacity.")
+        raise NoSpace(
+            f"The replay needs {gib(nbytes)}, but {setting} = {root} has {gib(free)} free. Lower replay.capacity."
+        )
 
 
 def _make(folder: Path) -> Path:

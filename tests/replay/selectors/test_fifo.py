@@ -166,7 +166,9 @@ def test_a_stretch_half_read_when_its_start_is_overwritten(marked: ModuleType, s
 def test_no_stretch_looks_into_a_cut_and_none_is_missed(kinds: list[int], steps: int, looks: set[int]) -> None:
     """Against the obvious: cut the stream at its CUTs and each piece into stretches, whenever the reader looks."""
     boundary, words = np.zeros((64, 1), np.uint8), dict.fromkeys(Header, 0)
-    shard: Any = SimpleNamespace(rows=64, lanes=1, oldest=0, head=0, columns={"boundary": boundary}, path=Path("nowhere"))
+    shard: Any = SimpleNamespace(
+        rows=64, lanes=1, oldest=0, head=0, columns={"boundary": boundary}, path=Path("nowhere")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shoal.replay.selectors.fifo.Counters", lambda path, writable: words)
         queue = _Queue(shard, _span(steps))

@@ -20,7 +20,13 @@ def _mixture(*ratios: float) -> Mixture:
 
 @pytest.mark.parametrize(
     ("ratios", "n", "shares"),
-    [((1.0,), 7, [7]), ((0.5, 0.5), 8, [4, 4]), ((0.75, 0.25), 256, [192, 64]), ((1 / 3, 2 / 3), 9, [3, 6]), ((0.1, 0.2, 0.7), 10, [1, 2, 7])],
+    [
+        ((1.0,), 7, [7]),
+        ((0.5, 0.5), 8, [4, 4]),
+        ((0.75, 0.25), 256, [192, 64]),
+        ((1 / 3, 2 / 3), 9, [3, 6]),
+        ((0.1, 0.2, 0.7), 10, [1, 2, 7]),
+    ],
 )
 def test_shares_are_exact(ratios: tuple[float, ...], n: int, shares: list[int]) -> None:
     mixture = _mixture(*ratios)
@@ -29,8 +35,13 @@ def test_shares_are_exact(ratios: tuple[float, ...], n: int, shares: list[int]) 
     assert np.all(np.diff(mixture.part_of(n)) >= 0)
 
 
-@pytest.mark.parametrize(("ratios", "n", "nearest"), [((0.5, 0.5), 7, "[6, 8]"), ((0.25, 0.75), 255, "[252, 256]"), ((1 / 3, 2 / 3), 1, "[3, 6]")])
-def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(ratios: tuple[float, ...], n: int, nearest: str) -> None:
+@pytest.mark.parametrize(
+    ("ratios", "n", "nearest"),
+    [((0.5, 0.5), 7, "[6, 8]"), ((0.25, 0.75), 255, "[252, 256]"), ((1 / 3, 2 / 3), 1, "[3, 6]")],
+)
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
+    ratios: tuple[float, ...], n: int, nearest: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         _mixture(*ratios).shares(n)
     assert f"A batch of {n}" in str(refused.value) and nearest in str(refused.value)
@@ -115,7 +126,9 @@ def test_priorities_reach_every_part(marked: ModuleType, shards: Any) -> None:
     path = shards.make(marked.info(128, 1))
     ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 60))
     parts = [Prioritized(alpha=1.0), Prioritized(alpha=1.0)]
-    replay = Replay([ShardReader(path)], Mixture([Part(one, 0.5) for one in parts]), SequenceView(marked.schema(), 2), 16)
+    replay = Replay(
+        [ShardReader(path)], Mixture([Part(one, 0.5) for one in parts]), SequenceView(marked.schema(), 2), 16
+    )
     sample = replay.sample()
     assert sample is not None
     priorities = np.where(sample.keys.logical == sample.keys.logical[2], 1e9, 1e-6).astype(np.float32)

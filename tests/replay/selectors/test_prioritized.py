@@ -25,7 +25,9 @@ def _keys(keys: list[Key]) -> Keys:
 class World:
     """Shards behind one selector, and beside them a plain dict with the priority of every row that may be drawn."""
 
-    def __init__(self, shards: Any, blank: Callable[..., Any], sizes: list[tuple[int, int]], *, recorded: bool, n: int = 2) -> None:
+    def __init__(
+        self, shards: Any, blank: Callable[..., Any], sizes: list[tuple[int, int]], *, recorded: bool, n: int = 2
+    ) -> None:
         extras = (Column("priority", "float32"),) if recorded else ()
         self.selector, self.n, self.recorded, self._blank = Prioritized(ALPHA, EPSILON), n, recorded, blank
         self.pairs = [shards.small(rows, lanes, extras=extras) for rows, lanes in sizes]
@@ -263,7 +265,9 @@ def test_priorities_that_are_no_numbers_do_not_poison_the_tree(shards: Any, blan
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_last_draw_of_a_batch_never_falls_into_an_empty_shard(shards: Any, blank: Any, order: tuple[int, int]) -> None:
+def test_the_last_draw_of_a_batch_never_falls_into_an_empty_shard(
+    shards: Any, blank: Any, order: tuple[int, int]
+) -> None:
     """The largest random number there is rounds a batch's last point up to the total."""
     pairs = [shards.small(64), shards.small(64)]
     pairs[0][0].append_chunk(blank(pairs[0][0].info, 40))

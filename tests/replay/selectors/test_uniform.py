@@ -13,7 +13,9 @@ from shoal.replay import ShardReader, ShardWriter, Span, Uniform
 from shoal.replay.selectors.base import split_by_count
 
 
-def _attached(marked: ModuleType, shards: Any, sizes: list[tuple[int, int, int]], newest: float = 1.0) -> tuple[Uniform, list[ShardWriter]]:
+def _attached(
+    marked: ModuleType, shards: Any, sizes: list[tuple[int, int, int]], newest: float = 1.0
+) -> tuple[Uniform, list[ShardWriter]]:
     """Shards of (rows, lanes, head) behind one selector with a span of two steps."""
     selector, writers = Uniform(newest), []
     for salt, (rows, lanes, head) in enumerate(sizes):
@@ -30,7 +32,12 @@ def _eligible(marked: ModuleType, rows: int, lanes: int, head: int) -> set[tuple
     """(lane, row) of every start, by the formula of the marked stream: any row but a FINAL one."""
     margin = max(1, rows // 16) if head + max(1, rows // 16) > rows else 0
     first = max(0, head - rows + margin)
-    return {(lane, t) for lane in range(lanes) for t in range(first, head - 2) if t % marked.period(lane) != marked.period(lane) - 1}
+    return {
+        (lane, t)
+        for lane in range(lanes)
+        for t in range(first, head - 2)
+        if t % marked.period(lane) != marked.period(lane) - 1
+    }
 
 
 def test_unequal_shards_with_boundary_rows_are_drawn_evenly(marked: ModuleType, shards: Any) -> None:

@@ -27,7 +27,8 @@ class _Queue:
         cursor = self.header[Header.CURSOR]
         self.logical, self.lane = cursor + (span.before if cursor else 0), 0
         self._waiting: deque[int] = deque()  # first rows of complete stretches, `logical` the first of them
-        self._scanned = self._next = self.logical  # CUTs were looked for below the one; the other starts what is to come
+        self._next = self.logical  # where the first stretch that is not complete starts
+        self._scanned = self.logical  # below it CUTs were looked for
         self.dropped = 0
 
     @property
@@ -36,7 +37,7 @@ class _Queue:
         return len(self._waiting) * self.shard.lanes - self.lane
 
     def refresh(self) -> None:
-        """Steps over what was overwritten or broken off, takes in the stretches that are complete, says what is still needed."""
+        """Steps over what was overwritten or broken off, takes in what is complete, says what is still needed."""
         oldest = self.shard.oldest
         floor = oldest + self.span.before if oldest else 0
         if self.logical < floor:
@@ -86,7 +87,7 @@ class Fifo:
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
         if not span.crosses_episodes:
-            raise ConfigError("A queue hands out every row, episode ends too: use a view of sequences with fifo, not of transitions.")
+            raise ConfigError("fifo hands out every row, episode ends too: it is for views of sequences, not of transitions.")
         self._queues.append(_Queue(shard, span))
 
     def refresh(self) -> None:

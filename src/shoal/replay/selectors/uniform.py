@@ -13,7 +13,9 @@ from shoal.types import Keys, Selection
 
 
 class Uniform:
-    """Every eligible row of every shard is equally likely. `newest` below 1 keeps to that fraction of each shard, the newest rows."""
+    """Every eligible row of every shard is equally likely. `newest` below 1 keeps to that fraction of each shard, its
+    newest rows.
+    """
 
     def __init__(self, newest: float = 1.0) -> None:
         if not 0.0 < newest <= 1.0:

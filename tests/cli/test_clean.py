@@ -1,0 +1,126 @@
+"""`shoal clean`: what is freed, and what never is."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal.replay import storage
+from shoal.runtime.run_folder import RunFolder
+from tests.cli.conftest import Shoal
+
+RUNS = {"live": None, "killed": None, "failed": "failed", "interrupted": "interrupted", "solved": "solved", "kept": "finished"}
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shared memory of our own, with a replay for every kind of run."""
+    monkeypatch.setattr(storage, "SHARED_MEMORY", tmp_path / "shm")
+    base = storage._base(tmp_path / "shm")
+    for name, status in RUNS.items():
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        if status is not None:
+            (run / "summary.json").write_text(json.dumps({"status": status}))
+        (run / "config.yaml").write_text(f"replay: {{keep: {str(name == 'kept').lower()}}}")
+        _replay(base / name, run)
+    _replay(base / "gone", tmp_path / "runs" / "gone")
+    return base
+
+
+def _replay(path: Path, run: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "rows.bin").write_bytes(bytes(8192))
+    (path / "owner.json").write_text(json.dumps({"run": str(run), "pid": 1}))
+
+
+def _left(base: Path) -> set[str]:
+    return {path.name for path in base.iterdir()}
+
+
+def test_only_the_dead_go(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "runs" / "live").lock():
+        result = run_shoal("clean")
+    assert result.code == 0 and result.err == ""
+    assert _left(memory) == {"live", "killed", "failed", "interrupted", "kept"}
+    for line in result.out.splitlines()[:7]:
+        name = line.split()[3]
+        expected = {"live": "live", "solved": "dead", "gone": "dead", "kept": "kept"}.get(Path(name).name, "resumable")
+        assert line.split()[2] == expected
+    assert "Freed 2" in result.out and "4 that can still be of use stay" in result.out
+
+
+def test_all_leaves_the_live(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "runs" / "live").lock():
+        assert run_shoal("clean", "--all", "--yes").code == 0
+        assert _left(memory) == {"live"}
+        assert run_shoal("clean", "--all", "--yes").code == 0
+        assert _left(memory) == {"live"}
+
+
+def test_dry_run_removes_nothing(run_shoal: Shoal, memory: Path) -> None:
+    before = _left(memory)
+    result = run_shoal("clean", "--dry-run")
+    assert result.code == 0 and "Would free 2" in result.out and _left(memory) == before
+
+
+@pytest.mark.parametrize(("answer", "gone"), [(True, True), (False, False)])
+def test_a_terminal_is_asked(run_shoal: Shoal, memory: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, gone: bool) -> None:
+    questions: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda text, default: questions.append(text) or answer)
+    run_shoal("clean")
+    assert len(questions) == 1 and "Also remove 5 replays" in questions[0]
+    assert ("failed" not in _left(memory)) is gone
+    assert "gone" not in _left(memory)
+
+
+def test_a_run_that_starts_meanwhile_keeps_its_replay(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    from shoal.cli.clean import Held, _removed
+
+    with RunFolder(tmp_path / "runs" / "solved").lock():
+        pass
+    child = os.fork()
+    if child == 0:  # the lock must be another process's
+        lock = RunFolder(tmp_path / "runs" / "solved").lock()
+        (tmp_path / "locked").touch()
+        while not (tmp_path / "done").exists():
+            time.sleep(0.01)
+        lock.release()
+        os._exit(0)
+    try:
+        while not (tmp_path / "locked").exists():
+            time.sleep(0.01)
+        assert not _removed(Held(memory / "solved", tmp_path / "runs" / "solved", "dead", 0))
+        assert "solved" in _left(memory)
+    finally:
+        (tmp_path / "done").touch()
+        os.waitpid(child, 0)
+
+
+def test_unsigned_replays_have_time_to_be_signed(run_shoal: Shoal, memory: Path) -> None:
+    for name, age in (("new", 0), ("old", 3600)):
+        (memory / name).mkdir()
+        os.utime(memory / name, (time.time() - age,) * 2)
+    run_shoal("clean")
+    assert "new" in _left(memory) and "old" not in _left(memory)
+
+
+def test_replays_on_disk(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    disk, foreign = tmp_path / "disk", tmp_path / "precious"
+    foreign.mkdir()
+    _replay(disk / "solved", tmp_path / "runs" / "solved")
+    (tmp_path / "runs" / "solved" / "replay.json").write_text(json.dumps({"path": str(disk / "solved")}))
+    (tmp_path / "runs" / "failed" / "replay.json").write_text(json.dumps({"path": str(foreign)}))
+    run_shoal("clean", "--runs", tmp_path / "runs", "--all", "--yes")
+    assert not (disk / "solved").exists()
+    assert foreign.is_dir()  # no run has signed it
+
+
+def test_nothing_held(run_shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "SHARED_MEMORY", tmp_path / "shm")
+    assert run_shoal("clean").out == "No replay is held: nothing to free.\n"

@@ -1,0 +1,40 @@
+"""`shoal algorithms` and `shoal config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shoal.algorithms import ALGORITHMS
+from shoal.config import load_scenario
+from tests.cli.conftest import Shoal
+
+
+def test_algorithms(run_shoal: Shoal) -> None:
+    result = run_shoal("algorithms")
+    assert result.code == 0
+    for name, algorithm in ALGORITHMS.items():
+        assert name in result.out and algorithm.summary in result.out
+
+
+def test_config_prints_what_train_takes(run_shoal: Shoal, tmp_path: Path) -> None:
+    result = run_shoal("config", "apex-dqn", "env=Acrobot-v1", "batch_size=32")
+    assert result.code == 0
+    (tmp_path / "mine.yaml").write_text(result.out)
+    settings = load_scenario(tmp_path / "mine.yaml")
+    assert (settings.env.id, settings.learner.batch_size) == ("Acrobot-v1", 32)
+    assert run_shoal("config", "mine.yaml").out == result.out
+    assert run_shoal("config", "cartpole_apex_dqn").code == 0
+
+
+def test_config_shows_where_a_run_would_end(run_shoal: Shoal) -> None:
+    result = run_shoal("config", "apex-dqn", "stop={steps: null, seconds: null, mean_return: null}")
+    assert "mean_return: 475.0" in result.out and "steps: 1000000" in result.out
+
+
+def test_config_errors(run_shoal: Shoal) -> None:
+    result = run_shoal("config", "apexdqn")
+    assert result.code == 2 and "Did you mean 'apex-dqn'?" in result.err
+    result = run_shoal("config", "apex-dqn", "batchsize=3")
+    assert result.code == 2 and "Did you mean 'learner.batch_size'?" in result.err
+    result = run_shoal("config", "apex-dqn", "env=CartPol-v1")
+    assert result.code == 2 and "Did you mean 'CartPole-v1'?" in result.err

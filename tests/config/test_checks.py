@@ -1,0 +1,55 @@
+"""What does not fit an environment or a machine, and where a run ends that was told no end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shoal.config import DEFAULT_STEPS, check_environment, settings_for, with_default_stop
+from shoal.errors import ConfigError, UnknownName
+
+
+def test_what_fits_is_described() -> None:
+    spec = check_environment(settings_for("CartPole-v1", "apex-dqn", []))
+    assert spec.obs_shape == (4,) and spec.reward_threshold == 475.0
+
+
+def test_unknown_environment() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'CartPole-v1'"):
+        check_environment(settings_for("CartPol-v1", "apex-dqn", []))
+
+
+def test_continuous_actions() -> None:
+    with pytest.raises(ConfigError, match="needs discrete actions"):
+        check_environment(settings_for("Pendulum-v1", "apex-dqn", []))
+
+
+def test_capacity_for_all_lanes() -> None:
+    small = ["capacity=1000", "min_size=10", "batch_size=8", "actors=8", "env.lanes=8"]
+    with pytest.raises(ConfigError, match=r"replay\.capacity = 1000 is too small for actors = 8 times env\.lanes = 8"):
+        check_environment(settings_for("CartPole-v1", "apex-dqn", small))
+    check_environment(settings_for("CartPole-v1", "apex-dqn", [*small, "actors=2"]))
+    with pytest.raises(ConfigError, match="too small"):
+        check_environment(settings_for("CartPole-v1", "apex-dqn", [*small, "actors=2", "n_step=64"]))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_missing_gpu() -> None:
+    with pytest.raises(ConfigError, match="no usable GPU"):
+        check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda"]))
+    check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda", "address=auto"]))
+
+
+def test_a_run_without_an_end_gets_one() -> None:
+    # The algorithm's own defaults may one day set a stop; this is about runs where nobody did.
+    endless = settings_for("CartPole-v1", "apex-dqn", ["stop={steps: null, seconds: null, mean_return: null}"])
+    ends = with_default_stop(endless, 475.0).stop
+    assert (ends.steps, ends.seconds, ends.mean_return) == (DEFAULT_STEPS, None, 475.0)
+    ends = with_default_stop(endless, None).stop
+    assert (ends.steps, ends.seconds, ends.mean_return) == (DEFAULT_STEPS, None, None)
+
+
+@pytest.mark.parametrize("stop", ["steps=5", "stop.seconds=5", "mean_return=5"])
+def test_an_end_that_was_given_is_kept(stop: str) -> None:
+    settings = settings_for("CartPole-v1", "apex-dqn", [stop])
+    assert with_default_stop(settings, 475.0) == settings

@@ -1,0 +1,52 @@
+"""Settings as YAML, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shoal.algorithms import ALGORITHMS
+from shoal.config import dump_yaml, load_named, load_scenario, scenario_names, settings_for
+from shoal.config.fields import Fields
+from shoal.loops.settings import RunSettings
+
+CHANGES = [
+    "env.kwargs={a: [1, 2], b: {c: 'x: y # z'}, d: '1e-3', e: null}",
+    "reward_clip=0.5",
+    "learning_rate=1e-7",
+    "replay.path=somewhere/else",
+    "replay.selectors=[{type: newest, ratio: 0.5}, {type: prioritized, ratio: 0.5, alpha: 0.1}]",
+    "address='ray://host:1'",
+    "steps=123456789",
+    "seconds=1e9",
+]
+
+
+@pytest.mark.parametrize("changes", [[], CHANGES], ids=["defaults", "changes"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, *scenario_names()])
+def test_round_trip(name: str, changes: list[str], tmp_path: Path) -> None:
+    settings = load_named(name, changes)
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(settings), encoding="utf-8")
+    assert load_scenario(path) == settings
+    assert dump_yaml(load_scenario(path)) == dump_yaml(settings)
+
+
+def test_every_setting_is_there_with_its_doc() -> None:
+    settings = settings_for("CartPole-v1", "apex-dqn", [])
+    text = dump_yaml(settings)
+    for name, info in Fields.of("apex-dqn").leaves.items():
+        lines = [line for line in text.splitlines() if line.strip().startswith(f"{name.rpartition('.')[2]}: ")]
+        assert lines, name
+        assert info.description and any(line.endswith(f"# {info.description}") for line in lines), name
+    content = yaml.safe_load(text)
+    assert set(content) == set(RunSettings.model_fields)
+
+
+def test_plain_yaml_reads_it_too() -> None:
+    settings = settings_for("CartPole-v1", "apex-dqn", ["learning_rate=1e-7", "adam_epsilon=1e-8"])
+    content = yaml.safe_load(dump_yaml(settings))
+    assert content["algorithm"]["learning_rate"] == 1e-7
+    assert content["algorithm"]["adam_epsilon"] == 1e-8

@@ -1,0 +1,43 @@
+"""Every example runs, on few steps."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an example is started as a script."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+def _example(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def test_train_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = _example("train_cartpole").main("inline", steps=1_200, out=str(tmp_path))
+    assert run.summary.status == "finished" and run.summary.updates > 0
+    assert "over 20 episodes" in capsys.readouterr().out
+    total = _example("predict").main(str(tmp_path / "latest"))
+    assert total >= 8
+    assert capsys.readouterr().out == f"return {total:g}\n"
+
+
+def test_custom_env(tmp_path: Path) -> None:
+    run = _example("custom_env").main("inline", steps=600, out=str(tmp_path))
+    assert run.summary.env_steps >= 600 or run.summary.status == "solved"
+    assert run.settings.env.kwargs == {"length": 10}
+    assert run.spec.obs_shape == (10,)
+
+
+def test_every_example_has_a_test() -> None:
+    tested = Path(__file__).read_text(encoding="utf-8")
+    for path in FOLDER.glob("*.py"):
+        assert f'_example("{path.stem}")' in tested, path.name

@@ -1,0 +1,95 @@
+"""Real processes, killed for real: training goes on, nothing is lost, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.replay import Ledger, ShardReader
+from tests.faults.conftest import ROOT, Training
+
+pytestmark = pytest.mark.faults
+SCENARIO = str(ROOT / "scenarios" / "cartpole_apex_dqn.yaml")
+Start = Callable[..., Training]
+
+
+def ledger_of(training: Training) -> Ledger | None:
+    replay = Path(training.read("replay.json").get("path", "missing"))
+    shards = sorted(replay.glob("shard_???"))
+    return Ledger(replay, shards) if len(shards) == 2 and (replay / "ledger.bin").exists() else None
+
+
+def steps(training: Training) -> int:
+    ledger = ledger_of(training)
+    return ledger.env_steps if ledger else 0
+
+
+def test_every_role_may_die_and_training_goes_on_to_solve(train: Start) -> None:
+    training = train("train", SCENARIO, "--stop-return", "1000000", "--seconds", "150")
+    training.wait_for(lambda: steps(training) > 1500, "steps")
+    for role in ("actor 0", "learner", "actor 1", "evaluator"):
+        training.kill_role(role)
+        before = steps(training)
+        training.wait_for(lambda before=before: steps(training) > before + 200, f"steps after {role} died")
+    solved = '"eval/mean_reward": 500.0'
+    training.wait_for(lambda: solved in (training.run / "metrics.jsonl").read_text(), "a solved evaluation", 150)
+    training.press_ctrl_c()
+    assert training.end() == 0, training.output
+    summary = training.read("summary.json")
+    assert summary["restarts"] == 4 and summary["status"] in ("interrupted", "finished")
+    assert training.survivors() == []
+
+
+def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start) -> None:
+    training = train("train", SCENARIO)
+    training.wait_for(lambda: steps(training) > 2500, "steps")
+    os.kill(training.process.pid, signal.SIGKILL)
+    training.process.wait()
+    assert training.survivors(40) == []
+    collected = steps(training)
+    heads = [ShardReader(path).head for path in sorted(Path(training.read("replay.json")["path"]).glob("shard_???"))]
+    again = train("resume", "runs/latest")
+    assert again.end() == 0, again.output
+    summary = again.read("summary.json")
+    assert summary["status"] == "solved" and summary["env_steps"] > collected
+    assert f"resuming with {collected:,} collected steps" in again.output and sum(heads) > 0
+    assert again.survivors() == []
+
+
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_ctrl_c_ends_in_order(train: Start, moment: str) -> None:
+    training = train("train", SCENARIO)
+    if moment == "training":
+        training.wait_for(lambda: steps(training) > 1500, "steps")
+    else:
+        training.wait_for(lambda: ledger_of(training), "a prepared run")
+    training.press_ctrl_c()
+    assert training.end(60) == 0, training.output
+    summary = training.read("summary.json")
+    assert summary["status"] == "interrupted"
+    assert training.survivors() == []
+    if moment == "training":
+        assert list((training.run / "checkpoints").glob("step_*")) and summary["env_steps"] > 1500
+
+
+def test_a_run_in_use_is_refused(train: Start) -> None:
+    training = train("train", SCENARIO)
+    training.wait_for(lambda: ledger_of(training), "a prepared run")
+    second = train("resume", "runs/latest")
+    assert second.end(60) == 1
+    assert f"in use by process {training.process.pid}" in second.output
+    training.process.send_signal(signal.SIGTERM)
+    assert training.end(60) == 0, training.output
+
+
+def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> None:
+    bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000", "replay.min_size=500")
+    training = train("train", "tests.fakes:Corridor-v0", *bad)
+    assert training.end(90) == 1
+    assert "the simulator crashed" in training.output and "Traceback" not in training.output
+    assert training.read("summary.json")["status"] == "failed"
+    assert training.survivors() == []

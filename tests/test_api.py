@@ -1,0 +1,180 @@
+"""Shoal from Python."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.api import begin_again, read_summary
+from shoal.errors import CheckpointError, ConfigError, RunInUse, UnknownName
+from shoal.runtime.run_folder import RunFolder
+
+SMALL = {
+    "algorithm.hidden": [16],
+    "learner.batch_size": 16,
+    "replay.capacity": 2_000,
+    "replay.min_size": 100,
+    "replay.samples_per_insert": 1,
+    "evaluation.episodes": 2,
+    "evaluation.every_steps": 200,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> shoal.Run:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("runs")
+    return shoal.train("CartPole-v1", steps=400, seed=3, runtime="inline", quiet=True, out=out, settings=SMALL)
+
+
+def test_import_is_light() -> None:
+    code = "import shoal, sys; dir(shoal); assert not {'torch', 'ray', 'gymnasium', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(Path(shoal.__file__).parents[1])})
+
+
+def test_public_names() -> None:
+    assert all(hasattr(shoal, name) for name in shoal.__all__)
+    assert set(shoal.__all__) <= set(dir(shoal))
+    assert isinstance(shoal.__version__, str)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = shoal.nothing
+
+
+def test_a_run_knows_what_was_asked_and_what_came_out(run: shoal.Run) -> None:
+    assert run.settings.seed == 3 and run.settings.learner.batch_size == 16 and run.settings.stop.steps == 400
+    summary = run.summary
+    assert summary is not None and summary.status == "finished" and summary.env_steps >= 400 and summary.updates > 0
+    assert run.metrics()[-1]["step"] >= 400
+    assert "finished" in repr(run) and "CartPole-v1" in repr(run)
+    assert (run.path / "config.yaml").is_file() and (run.path.parent / "latest").resolve() == run.path
+
+
+def test_train_takes_scenarios_and_named_settings_win(tmp_path: Path) -> None:
+    scenario = tmp_path / "mine.yaml"
+    scenario.write_text("env: CartPole-v1\nseed: 5\nactors: 1\nruntime: inline\nstop: {steps: 50}\n")
+    run = shoal.train(scenario, actors=2, quiet=True, out=tmp_path, settings={**SMALL, "actors": 3})
+    assert (run.settings.seed, run.settings.actors, run.settings.stop.steps) == (5, 2, 50)
+
+
+def test_one_seed_one_result(run: shoal.Run, tmp_path: Path) -> None:
+    again = shoal.train("CartPole-v1", steps=400, seed=3, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    assert (run.predict(obs) == again.predict(obs)).all()
+    assert run.evaluate(4).returns == again.evaluate(4).returns
+
+
+def test_predict_one_and_many(run: shoal.Run) -> None:
+    batch = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    actions = run.predict(batch)
+    assert actions.shape == (5,) and set(actions.tolist()) <= {0, 1}
+    assert [int(run.predict(one)) for one in batch] == actions.tolist()
+    assert run.predict([0.0, 0.1, 0.2, 0.3]) in (0, 1)
+    assert run.predict(batch.astype(np.float64)).tolist() == actions.tolist()
+
+
+def test_predict_can_explore(run: shoal.Run) -> None:
+    batch = np.tile(np.array([0.1, 0.0, -0.1, 0.0], np.float32), (200, 1))
+    assert set(run.predict(batch, deterministic=False).tolist()) == {0, 1}
+    assert len(set(run.predict(batch).tolist())) == 1
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (5,), (2, 3), (2, 2, 4), (0, 4)])
+def test_predict_refuses_another_shape(run: shoal.Run, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"has shape .*CartPole-v1 has \(4,\), a batch \(N, 4\)"):
+        run.predict(np.zeros(shape, np.float32))
+
+
+def test_predict_refuses_another_type(run: shoal.Run) -> None:
+    with pytest.raises(ConfigError, match="complex128"):
+        run.predict(np.zeros(4, np.complex128))
+
+
+def test_evaluate(run: shoal.Run) -> None:
+    evaluation = run.evaluate(episodes=5, seed=1)
+    assert len(evaluation.returns) == len(evaluation.lengths) == 5
+    assert evaluation.mean == pytest.approx(np.mean(evaluation.returns))
+    assert evaluation.std == pytest.approx(np.std(evaluation.returns))
+    assert evaluation == run.evaluate(episodes=5, seed=1)
+    assert evaluation.checkpoint == "best.safetensors"
+    with pytest.raises(ConfigError, match="episodes = 0"):
+        run.evaluate(0)
+
+
+def test_load_chooses_the_weights(run: shoal.Run, tmp_path: Path) -> None:
+    assert shoal.load(run.path, checkpoint="best").checkpoint.name == "best.safetensors"
+    assert shoal.load(str(run.path), checkpoint="last").checkpoint.name.startswith("step_")
+    with pytest.raises(ConfigError, match="checkpoint = 'first' cannot be used"):
+        shoal.load(run.path, checkpoint="first")
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        shoal.load(tmp_path)
+
+
+def test_a_run_without_checkpoints(run: shoal.Run, tmp_path: Path) -> None:
+    for name in ("config.yaml", "run.json"):
+        (tmp_path / name).write_text((run.path / name).read_text())
+    bare = shoal.load(tmp_path)
+    assert bare.summary is None and bare.metrics() == [] and "not ended" in repr(bare)
+    with pytest.raises(CheckpointError, match="No usable checkpoint"):
+        bare.predict(np.zeros(4, np.float32))
+    with pytest.raises(CheckpointError, match="No best checkpoint"):
+        shoal.load(tmp_path, checkpoint="best").evaluate(1)
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    for target, error in (("CartPol-v1", UnknownName), ("Pendulum-v1", ConfigError), ("nothing.yaml", UnknownName)):
+        with pytest.raises(error):
+            shoal.train(target, out=tmp_path)
+    with pytest.raises(ConfigError, match=r"learner\.batch_size = 0"):
+        shoal.train("CartPole-v1", out=tmp_path, settings={"learner.batch_size": 0})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_stop_means_the_environments_own(run: shoal.Run, tmp_path: Path) -> None:
+    from shoal.api import begin
+    from shoal.config import DEFAULT_STEPS, settings_for
+
+    settings, folder = begin(settings_for("CartPole-v1", "apex-dqn", []), tmp_path)
+    assert settings.stop.mean_return == 475.0 and settings.stop.steps == DEFAULT_STEPS
+    assert "mean_return: 475.0" in folder.config_yaml.read_text()
+
+
+def test_resume(tmp_path: Path) -> None:
+    settings = {**SMALL, "replay.path": str(tmp_path / "replay"), "replay.keep": True}
+    run = shoal.train("CartPole-v1", steps=200, runtime="inline", quiet=True, out=tmp_path, settings=settings)
+    with pytest.raises(ConfigError, match=r"ends at stop\.steps = 200: raise it"):
+        shoal.resume(run)
+    with pytest.raises(ConfigError, match="the replay is laid out for it"):
+        shoal.resume(run, steps=300, settings={"actors": 3})
+    assert shoal.load(run.path).settings.stop.steps == 200
+    more = shoal.resume(run.path, steps=300, quiet=True)
+    assert more.settings.stop.steps == 300
+    assert more.summary is not None and more.summary.env_steps >= 300
+    assert more.metrics()[0]["step"] < 300
+
+
+def test_a_solved_run_needs_another_goal(tmp_path: Path) -> None:
+    run = shoal.train("CartPole-v1", steps=9_000, stop_return=1, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
+    assert run.summary is not None and run.summary.status == "solved"
+    with pytest.raises(ConfigError, match=r"solved: it reached stop\.mean_return = 1\."):
+        shoal.resume(run)
+    settings, _ = begin_again(run.path, ["stop.mean_return=null", "steps=10000"])
+    assert settings.stop.mean_return is None
+
+
+def test_a_live_run_is_not_resumed(run: shoal.Run) -> None:
+    with RunFolder(run.path).lock(), pytest.raises(RunInUse):
+        shoal.resume(run, steps=10_000)
+
+
+def test_summaries_with_nulls_and_unknown_entries(run: shoal.Run, tmp_path: Path) -> None:
+    content = json.loads((run.path / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps({**content, "eval_return_mean": None, "of_tomorrow": 3}))
+    summary = read_summary(RunFolder(tmp_path))
+    assert summary is not None and math.isnan(summary.eval_return_mean) and summary.status == "finished"
