@@ -170,7 +170,13 @@ def _number(value: float | None) -> str:
 def report(name: str, rows: list[Row], packages: tuple[str, ...], settings: Mapping[str, Any]) -> bool:
     """Prints the table, writes `results/<name>.json`, and says whether every bar holds."""
     table = Table(title=f"{name}: Shoal and its peers, interleaved; medians", title_justify="left")
-    for heading, side in (("what", "left"), ("Shoal", "right"), ("best peer", "right"), ("", "left"), ("ratio", "right")):
+    for heading, side in (
+        ("what", "left"),
+        ("Shoal", "right"),
+        ("best peer", "right"),
+        ("", "left"),
+        ("ratio", "right"),
+    ):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
     for heading in ("bar", "holds", "others (page faults per call)"):
         table.add_column(heading)
@@ -188,5 +194,7 @@ def report(name: str, rows: list[Row], packages: tuple[str, ...], settings: Mapp
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     failed = [row.what for row in rows if row.holds is False]
     console.print(f"{RESULTS / f'{name}.json'} written.")
-    console.print(f"[bold red]Bars that do not hold: {'; '.join(failed)}[/]" if failed else "[green]Every bar holds.[/]")
+    console.print(
+        f"[bold red]Bars that do not hold: {'; '.join(failed)}[/]" if failed else "[green]Every bar holds.[/]"
+    )
     return not failed

@@ -1,7 +1,8 @@
 """The replays that benchmarks/replay.py compares, behind one small interface.
 
 A contender offers some of `insert(k)`, `sample(n)`, `update(n)`, `cycle(n)` (sample n, then give the sampled new
-priorities) and `uniform(n)`; each returns a callable that does it once. All hold the same number of transitions and are full.
+priorities) and `uniform(n)`; each returns a callable that does it once. All hold the same number of transitions and
+are full.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Call = Callable[[], Any]
 ALPHA, BETA, GAMMA = 0.6, 0.4, 0.99
 FILL = 500
 LANES = 8
-"""Of the shard that is sampled, as an actor with eight environments writes it: a step's successor is not its neighbour."""
+"""Of the shard that is sampled, as an actor of eight environments writes it: a step's successor is no neighbour."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,10 @@ class Sb3:
 
 
 class Limit:
-    """What memory gives: numpy's `take` of as many observation pairs into ready buffers, and nothing else."""
+    """What memory gives: numpy's `take` of as many observation pairs into ready buffers, and nothing else.
+
+    Two batches of buffers in turn, as Shoal has (a batch must outlive the next draw): with one, less memory is written.
+    """
 
     def __init__(self, obs: np.ndarray, following: np.ndarray, threads: int) -> None:
         self._columns, self._threads = (obs, following), threads
@@ -271,18 +275,19 @@ class Limit:
     def gather(self, n: int) -> Call:
         rng = np.random.default_rng(0)
         drawn = itertools.cycle([rng.integers(0, len(self._columns[0]), n) for _ in range(32)])
-        outs = [np.zeros((n, *column.shape[1:]), column.dtype) for column in self._columns]
+        ring = [[np.zeros((n, *column.shape[1:]), column.dtype) for column in self._columns] for _ in range(2)]
+        ready = itertools.cycle(ring)
         edges = [n * k // self._threads for k in range(self._threads + 1)]
         parts = [slice(low, high) for low, high in itertools.pairwise(edges)]
 
-        def take(index: np.ndarray, part: slice) -> None:
+        def take(index: np.ndarray, part: slice, outs: list[np.ndarray]) -> None:
             for column, out in zip(self._columns, outs, strict=True):
                 np.take(column, index[part], axis=0, out=out[part], mode="clip")
 
         def call() -> None:
-            index = next(drawn)
-            others = [self._pool.submit(take, index, part) for part in parts[1:]]
-            take(index, parts[0])
+            index, outs = next(drawn), next(ready)
+            others = [self._pool.submit(take, index, part, outs) for part in parts[1:]]
+            take(index, parts[0], outs)
             for other in others:
                 other.result()
 

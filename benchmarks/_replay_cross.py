@@ -1,9 +1,9 @@
 """The whole of it at once: two processes push Atari steps as fast as they can while a learner draws batches of 512.
 
-Shoal: two shards, one Replay. The peer: a Ray actor as well made as we can make one (storage and output buffers
-allocated once, `np.take(out=)`, the learner keeps 2 batches on order, each producer at most 2 chunks of 50 in flight),
-in two kinds: it stores stacked transitions, as replay actors do; or, as Shoal, each frame once. Its draws are uniform and know no
-episode ends, Shoal's are prioritized.
+Shoal: two shards, one Replay; its writers run free, or are held to so many times what the Ray actor took. The peer: a
+Ray actor as well made as we can make one (storage and output buffers allocated once, `np.take(out=)`, the learner keeps
+2 batches on order, each producer at most 2 chunks of 50 in flight), in two kinds: it stores stacked transitions, as
+replay actors do; or, as Shoal, each frame once. Its draws are uniform and know no episode ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import multiprocessing
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +21,63 @@ import numpy as np
 from _harness import Measured, say
 from _replay_contenders import ALPHA, GAMMA, Case, steps
 
-from shoal.replay import Column, NStepView, Prioritized, Replay, ShardInfo, ShardReader, ShardWriter, create_shard, step_schema
+from shoal.replay import (
+    Column,
+    NStepView,
+    Prioritized,
+    Replay,
+    ShardInfo,
+    ShardReader,
+    ShardWriter,
+    create_shard,
+    step_schema,
+)
 
 WRITERS, CHUNK, BATCH, N_STEP, IN_FLIGHT = 2, 50, 512, 3, 2
 FRAME = (84, 84)
+HELD = 15
+"""The paced writers push so many times what the Ray actor took at best: well above the bar of 10."""
 CASE = Case((4, *FRAME), "uint8", 4, 0, 2)
 
 
-def _write(path: Path, go: Any) -> None:
-    """A writer process: pushes while `go` is 1, ends when it is 2."""
-    writer, chunk = ShardWriter(path), steps(CASE, CHUNK, 1)
+def _write(path: Path, go: Any, pace: Any) -> None:
+    """A writer process: pushes while `go` is 1, ends when it is 2; `pace` is steps per second, 0 for no limit."""
+    writer, chunk, due = ShardWriter(path), steps(CASE, CHUNK, 1), time.perf_counter()
     while go.value != 2:
-        if go.value == 1:
+        now = time.perf_counter()
+        if go.value == 1 and (pace.value == 0 or now >= due):
             writer.append_chunk(chunk)
+            due = max(due, now - 0.1) + CHUNK / (pace.value or 1e9)
         else:
-            time.sleep(0.001)
+            time.sleep(0.0005)
 
 
 class ShoalSide:
     """Two writer processes, their shards, one prioritized replay."""
 
     def __init__(self, rows: int, threads: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="shoal-bench-", dir=place))
         schema = step_schema(CASE.spec, (Column("priority", "float32"),))
         context = multiprocessing.get_context("spawn")
-        self._go = context.Value("i", 1, lock=False)
+        self._go, self._pace = context.Value("i", 1, lock=False), context.Value("d", 0.0, lock=False)
         self._writers, self._readers = [], []
         for index in range(WRITERS):
             path = self.folder / str(index)
             create_shard(path, ShardInfo(schema, rows // WRITERS, 1))
             self._readers.append(ShardReader(path))
-            self._writers.append(context.Process(target=_write, args=(path, self._go), daemon=True))
+            self._writers.append(context.Process(target=_write, args=(path, self._go, self._pace), daemon=True))
             self._writers[-1].start()
-        self.replay = Replay(self._readers, Prioritized(ALPHA), NStepView(schema, N_STEP, GAMMA), BATCH, threads=threads)
+        view = NStepView(schema, N_STEP, GAMMA)
+        self.replay = Replay(self._readers, Prioritized(ALPHA), view, BATCH, threads=threads)
         self._priorities = np.random.default_rng(1).random(BATCH, dtype=np.float32)
         while any(reader.head < 2 * reader.rows for reader in self._readers):  # full, and every page touched
             time.sleep(0.05)
         self._go.value = 0
 
-    def run(self, seconds: float) -> tuple[float, float]:
-        """Batches and inserted steps per second."""
+    def run(self, seconds: float, pace: float = 0.0) -> tuple[float, float]:
+        """Batches and inserted steps per second; the writers together push no more than `pace`."""
+        self._pace.value = pace / WRITERS
         self._go.value, batches, before = 1, 0, sum(reader.steps for reader in self._readers)
         start = time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
@@ -178,20 +196,30 @@ def measure(rows: int, seconds: float, rounds: int, threads: int) -> dict[str, d
 
     say("  starting Ray and the writers")
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False)
-    sides: dict[str, Any] = {}
+    sides: list[Any] = []
     try:
-        sides["shoal"] = ShoalSide(rows, threads)
-        sides["ray, stacked"] = RaySide(min(rows, 20_000), frames_once=False)
-        sides["ray, frames once"] = RaySide(rows, frames_once=True)
+        stacked, once = RaySide(min(rows, 20_000), frames_once=False), RaySide(rows, frames_once=True)
+        shoal = ShoalSide(rows, threads)
+        sides = [stacked, once, shoal]
+        taken = [0.0]  # steps/s of the Ray actors so far
+        runs: dict[str, Callable[[], tuple[float, float]]] = {
+            "ray, stacked": lambda: stacked.run(seconds),
+            "ray, frames once": lambda: once.run(seconds),
+            "shoal, paced": lambda: shoal.run(seconds, HELD * max(taken)),
+            "shoal": lambda: shoal.run(seconds),
+        }
         found: dict[str, dict[str, Measured]] = {"batches": {}, "steps": {}}
-        for index, (name, side) in itertools.product(range(rounds + 1), sides.items()):
-            batches, inserted = side.run(seconds)
+        for index, (name, run) in itertools.product(range(rounds + 1), runs.items()):
+            batches, inserted = run()
             say(f"  round {index}, {name}: {batches:,.0f} batches/s, {inserted:,.0f} steps/s")
+            if name.startswith("ray"):
+                taken.append(inserted)
             if index:  # the first warms up
                 found["batches"].setdefault(name, Measured()).rates.append(batches)
                 found["steps"].setdefault(name, Measured()).rates.append(inserted)
+        say(f"  rows drawn anew because a writer reached them: {shoal.replay.redrawn:,}")
         return found
     finally:
-        for side in sides.values():
+        for side in sides:
             side.close()
         ray.shutdown()

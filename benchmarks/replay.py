@@ -1,8 +1,8 @@
 """Shoal's replay beside cpprb, tianshou, Stable-Baselines3, a Ray actor and the memory itself: `make bench-replay`.
 
 Groups run in processes of their own, so that memory is free again after each. The Atari group runs twice: as it is, and
-with an allocator that recycles memory (three glibc variables), which spares the peers the page faults of their fresh batches.
-Bars are judged there: what is left is the libraries.
+with an allocator that recycles memory (three glibc variables), which spares the peers the page faults of their fresh
+batches. Bars are judged there: what is left is the libraries.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def side_by_side(options: argparse.Namespace, *, atari: bool) -> Found:
 
     full = 50_000 if atari else 1_000_000
     rows = full // 10 if options.quick else full
-    case = (
-        c.Case((4, 84, 84), "uint8", 4, rows, THREADS) if atari else c.Case((4,), "float32", 1, rows, 1)
-    )
+    case = c.Case((4, 84, 84), "uint8", 4, rows, THREADS) if atari else c.Case((4,), "float32", 1, rows, 1)
     say(f"  filling {rows:,} transitions each")
     n_step = 3 if atari else 1
     shoal = c.Shoal(case, n_step)
@@ -119,10 +117,11 @@ def group_rows(title: str, found: Found, bars: dict[str, float]) -> list[Row]:
     rows = []
     for operation, one in found.items():
         if operation != "bytes":
-            peers = (*PEERS, "sb3") if operation != "insert" else PEERS
             unit = "steps/s" if operation.startswith("insert") else "calls/s"
             name = f"{title}: {operation} ({unit})"
-            rows.append(compared(name, measured(one), peers=peers, at_least=bars.get(operation)))
+            rows.append(
+                compared(name, measured(one), peers=(*PEERS, "sb3", "sb3 (uniform)"), at_least=bars.get(operation))
+            )
     return rows
 
 
@@ -139,10 +138,18 @@ def atari_bars(found: Found) -> list[Row]:
 
 def cross_rows(found: Found) -> list[Row]:
     """The cross-process bars, against the better of the two Ray actors in each respect."""
-    return [
-        compared("2 writers + learner: batches/s", measured(found["batches"]), at_least=1.8),
-        compared("2 writers + learner: inserted steps/s", measured(found["steps"]), at_least=10.0),
-    ]
+    rows = []
+    for ours, title in (
+        ("shoal", "writers at full speed"),
+        ("shoal, paced", "writers held to 15x the Ray actor's rate"),
+    ):
+        for what, bar in (("batches", 1.8), ("steps", 10.0)):
+            rates = measured(found[what])
+            peers = tuple(name for name in rates if name.startswith("ray"))
+            rows.append(
+                compared(f"2 writers + learner, {title}: {what}/s", rates, ours=ours, peers=peers, at_least=bar)
+            )
+    return rows
 
 
 def parse() -> argparse.Namespace:
@@ -168,7 +175,10 @@ def main() -> int:
         return 0
     rows: list[Row] = []
     if options.only in (None, "small"):
-        rows += group_rows("small", in_child("small", options, {}), {"cycle 512": 2.0})
+        small = in_child("small", options, {})
+        rows += group_rows("small", small, {"cycle 512": 2.0})
+        cycle = measured(small["cycle 512"])
+        rows.append(compared("small: cycle 512, Shoal with n-step 3", cycle, ours="shoal, n-step 3", peers=PEERS))
     if options.only in (None, "atari"):
         rows += group_rows("Atari", in_child("atari", options, {}), {})
         recycled = in_child("atari", options, RECYCLE)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.api import begin_again, read_summary
+from shoal.api import begin_again, read_summary, wandb_settings
 from shoal.errors import CheckpointError, ConfigError, RunInUse, UnknownName
 from shoal.runtime.run_folder import RunFolder
 
@@ -160,7 +160,9 @@ def test_resume(tmp_path: Path) -> None:
 
 
 def test_a_solved_run_needs_another_goal(tmp_path: Path) -> None:
-    run = shoal.train("CartPole-v1", steps=9_000, stop_return=1, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
+    run = shoal.train(
+        "CartPole-v1", steps=9_000, stop_return=1, runtime="inline", quiet=True, out=tmp_path, settings=SMALL
+    )
     assert run.summary is not None and run.summary.status == "solved"
     with pytest.raises(ConfigError, match=r"solved: it reached stop\.mean_return = 1\."):
         shoal.resume(run)
@@ -171,6 +173,13 @@ def test_a_solved_run_needs_another_goal(tmp_path: Path) -> None:
 def test_a_live_run_is_not_resumed(run: shoal.Run) -> None:
     with RunFolder(run.path).lock(), pytest.raises(RunInUse):
         shoal.resume(run, steps=10_000)
+
+
+def test_wandb_goes_on_under_the_same_name(run: shoal.Run) -> None:
+    board = wandb_settings(run.settings, run.folder)
+    assert board.run_id == board.name == run.path.name
+    assert board.config["learner"]["batch_size"] == 16
+    json.dumps(dict(board.config))
 
 
 def test_summaries_with_nulls_and_unknown_entries(run: shoal.Run, tmp_path: Path) -> None:

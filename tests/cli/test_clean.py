@@ -8,12 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Shoal
 
 from shoal.replay import storage
 from shoal.runtime.run_folder import RunFolder
-from tests.cli.conftest import Shoal
 
-RUNS = {"live": None, "killed": None, "failed": "failed", "interrupted": "interrupted", "solved": "solved", "kept": "finished"}
+RUNS = {
+    "live": None,
+    "killed": None,
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "solved": "solved",
+    "kept": "finished",
+}
 
 
 @pytest.fixture
@@ -69,7 +76,9 @@ def test_dry_run_removes_nothing(run_shoal: Shoal, memory: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "gone"), [(True, True), (False, False)])
-def test_a_terminal_is_asked(run_shoal: Shoal, memory: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, gone: bool) -> None:
+def test_a_terminal_is_asked(
+    run_shoal: Shoal, memory: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, gone: bool
+) -> None:
     questions: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda text, default: questions.append(text) or answer)

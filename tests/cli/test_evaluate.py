@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Shoal
 
 import shoal
-from tests.cli.conftest import Shoal
 
 
 def test_table(run_shoal: Shoal, finished: Path) -> None:

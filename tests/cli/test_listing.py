@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.cli.conftest import Shoal
+
 from shoal.algorithms import ALGORITHMS
 from shoal.config import load_scenario
-from tests.cli.conftest import Shoal
 
 
 def test_algorithms(run_shoal: Shoal) -> None:

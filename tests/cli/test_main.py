@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Shoal
 from typer.main import get_command
 
 import shoal
 from shoal.cli import app, main
 from shoal.errors import ConfigError, UnknownName
-from tests.cli.conftest import Shoal
 
 HEAVY = {"torch", "ray", "gymnasium", "numba", "numpy", "pydantic", "yaml"}
 COMMANDS = ("train", "resume", "eval", "algorithms", "config", "clean")
@@ -67,7 +67,9 @@ def test_version(run_shoal: Shoal) -> None:
     assert run_shoal("--version").out == f"shoal {shoal.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [("tarin",), ("train", "CartPole-v1", "--sead", "1"), ("eval",), ("eval", "x", "-n", "0")])
+@pytest.mark.parametrize(
+    "arguments", [("tarin",), ("train", "CartPole-v1", "--sead", "1"), ("eval",), ("eval", "x", "-n", "0")]
+)
 def test_usage_errors(run_shoal: Shoal, arguments: tuple[str, ...]) -> None:
     result = run_shoal(*arguments)
     assert result.code == 2 and "Traceback" not in result.err

@@ -11,14 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import SMALL, Shoal
 
 import shoal
 from shoal.config import load_config
-from tests.cli.conftest import SMALL, Shoal
 
 
 def test_train_then_resume(run_shoal: Shoal, tmp_path: Path) -> None:
-    result = run_shoal("train", "CartPole-v1", *SMALL, "--steps", "3e2", "--seed", 7, "--actors", 1, f"replay.path={tmp_path}/replay")
+    result = run_shoal(
+        "train", "CartPole-v1", *SMALL, "--steps", "3e2", "--seed", 7, "--actors", 1, f"replay.path={tmp_path}/replay"
+    )
     assert result.code == 0 and result.err == ""
     folder = re.search(r"run +(runs/CartPole-v1_apex-dqn_\S+)", result.out)
     assert folder and Path(folder[1]).is_dir()
@@ -87,7 +89,8 @@ def test_what_is_asked_wrongly(run_shoal: Shoal, tmp_path: Path, arguments: tupl
 
 
 def test_a_run_that_fails(run_shoal: Shoal) -> None:
-    result = run_shoal("train", "tests.cli.broken_env:Broken-v0", *SMALL, "--steps", 5_000, "on_env_error=stop")
+    broken = "tests.cli.broken_env:Broken-v0"
+    result = run_shoal("train", broken, *SMALL, "--steps", 5_000, "on_env_error=stop", "replay.path=replay")
     assert result.code == 1
     assert "the pole fell off" in result.err and "Traceback" not in result.err
     failed = re.search(r"The run failed; its folder is (\S+)\.", result.err)
@@ -107,7 +110,12 @@ def test_interrupted_then_resumed(run_shoal: Shoal, tmp_path: Path, number: sign
     asked = ["train", "CartPole-v1", *SMALL, "--steps", "10_000_000", f"replay.path={tmp_path}/replay"]
     environment = os.environ | {"PYTHONPATH": str(Path(shoal.__file__).parents[1])}
     process = subprocess.Popen(
-        [sys.executable, "-m", "shoal", *asked], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", "shoal", *asked],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     metrics, deadline = tmp_path / "runs" / "latest" / "metrics.jsonl", time.monotonic() + 120
     while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None and time.monotonic() < deadline:

@@ -99,7 +99,10 @@ def test_env_on_the_command_line_keeps_the_rest_of_the_section(tmp_path: Path) -
         ("hidden=[64, 32]", lambda s: s.algorithm.hidden == (64, 32)),
         ("env.kwargs.size=3", lambda s: s.env.kwargs == {"size": 3}),
         ("kwargs={size: 3}", lambda s: s.env.kwargs == {"size": 3}),
-        ("replay.selectors.0.alpha=0.3", lambda s: (s.replay.selectors[0].alpha, s.replay.selectors[0].type) == (0.3, "prioritized")),
+        (
+            "replay.selectors.0.alpha=0.3",
+            lambda s: (s.replay.selectors[0].alpha, s.replay.selectors[0].type) == (0.3, "prioritized"),
+        ),
         ("replay.selectors=[{type: uniform}]", lambda s: s.replay.selectors[0].type == "uniform"),
         ("learner={batch_size: 32, threads: 2}", lambda s: (s.learner.batch_size, s.learner.threads) == (32, 2)),
         (" seed = 3", lambda s: s.seed == 3),
@@ -147,7 +150,10 @@ def test_a_setting_of_another_algorithm_is_unknown() -> None:
 
 
 def test_a_name_of_several_settings_lists_them() -> None:
-    assert refused("threads=2") == "'threads' could mean env.threads, actor.threads, learner.threads or replay.threads: write which."
+    assert (
+        refused("threads=2")
+        == "'threads' could mean env.threads, actor.threads, learner.threads or replay.threads: write which."
+    )
 
 
 # Values.
@@ -163,12 +169,18 @@ def test_a_name_of_several_settings_lists_them() -> None:
         ("seed=true", "seed = true cannot be used: it must be a whole number of at least 0."),
         ("gamma=2", "algorithm.gamma = 2 cannot be used: it must be a number from 0 to 1."),
         ("learning_rate=0", "algorithm.learning_rate = 0 cannot be used: it must be a number above 0 and at most 1."),
-        ("sticky_actions=1", "env.sticky_actions = 1 cannot be used: it must be a number of at least 0.0 and below 1.0."),
+        (
+            "sticky_actions=1",
+            "env.sticky_actions = 1 cannot be used: it must be a number of at least 0.0 and below 1.0.",
+        ),
         ("reward_clip=-1", "env.reward_clip = -1 cannot be used: it must be auto or a number above 0 or null."),
         ("runtime=threads", "runtime = 'threads' cannot be used: it must be one of ray, inline."),
         ("dueling=3", "algorithm.dueling = 3 cannot be used: it must be true or false."),
         ("steps=-1", "stop.steps = -1 cannot be used: it must be a whole number of at least 1 or null."),
-        ("hidden=[64, x]", "algorithm.hidden = 'x' (entry 1) cannot be used: it must be a list, each entry a whole number"),
+        (
+            "hidden=[64, x]",
+            "algorithm.hidden = 'x' (entry 1) cannot be used: it must be a list, each entry a whole number",
+        ),
         ("hidden=64", "algorithm.hidden = 64 cannot be used: it must be a list, each entry a whole number"),
         ("kwargs=3", "env.kwargs = 3 cannot be used: it must be names with values, such as {name: value}."),
         ("env=", "env.id = null cannot be used: it must be text that is not empty."),
@@ -178,7 +190,10 @@ def test_a_name_of_several_settings_lists_them() -> None:
         ("mean_return=.inf", "stop.mean_return = .inf cannot be used: it must be finite."),
         ("device=gpu", "learner.device = 'gpu' cannot be used: it must be auto, cpu, cuda or cuda:N."),
         ("replay.selectors=[]", "replay.selectors = [] cannot be used: it must be a list that is not empty"),
-        ("replay.selectors=[{type: best}]", "replay.selectors.0.type = 'best' cannot be used: it must be one of uniform,"),
+        (
+            "replay.selectors=[{type: best}]",
+            "replay.selectors.0.type = 'best' cannot be used: it must be one of uniform,",
+        ),
         ("replay.selectors.4.alpha=1", "replay.selectors has no entry 4: it has 1, counted from 0."),
         ("replay.selectors.0.alpha=9", "replay.selectors.0.alpha = 9 cannot be used: it must be a number from 0 to 1."),
         ("batch_size", "'batch_size' is no setting: write KEY=VALUE, for instance learner.batch_size=256."),
@@ -193,7 +208,14 @@ def test_values_that_cannot_be_used(override: str, message: str) -> None:
 def test_all_problems_are_told_at_once() -> None:
     message = refused("batch_size=0", "seeed=1", "gamma=2", "runtime=x", "replay.selectors=[{type: a}, {ratio: 2}]")
     assert message.startswith("6 problems:\n")
-    for part in ("learner.batch_size = 0", "'seed'", "algorithm.gamma = 2", "runtime = 'x'", "selectors.0.type", "selectors.1.ratio"):
+    for part in (
+        "learner.batch_size = 0",
+        "'seed'",
+        "algorithm.gamma = 2",
+        "runtime = 'x'",
+        "selectors.0.type",
+        "selectors.1.ratio",
+    ):
         assert part in message
     assert len(message.splitlines()) == 7
 
@@ -213,7 +235,10 @@ def test_values_from_python_that_yaml_cannot_hold() -> None:
     [
         (["min_size=2000", "capacity=1000"], "replay.min_size = 2000 is more than replay.capacity = 1000"),
         (["batch_size=2000", "capacity=1000", "min_size=10"], "learner.batch_size = 2000 is more than replay.capacity"),
-        (["replay.selectors=[{ratio: 0.5}]"], "replay.selectors: The ratios of a mixture must be positive and sum to 1"),
+        (
+            ["replay.selectors=[{ratio: 0.5}]"],
+            "replay.selectors: The ratios of a mixture must be positive and sum to 1",
+        ),
         (["replay.selectors=[{ratio: 0.5}, {type: fifo, ratio: 0.5}]", "batch_size=3"], "A batch of 3 does not divide"),
         (["tolerance=0.5"], "Raise replay.tolerance"),
     ],

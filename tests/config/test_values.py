@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.config.values import inline_yaml, parse_yaml, shown
@@ -44,9 +44,15 @@ def test_values(text: str, value: Any) -> None:
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 
 
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+@example({"\x85": "a\nb\u2028c\td: # e"})
+@given(
+    st.recursive(
+        SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    )
+)
 def test_inline_yaml_is_one_line_that_reads_back(value: Any) -> None:
     text = inline_yaml(value)
+    assert len(text.splitlines()) <= 1
     assert parse_yaml(f"key: {text}", "x") == {"key": value}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ def test_a_failure_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(*arguments: object) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("in a thread")
+        time.sleep(0.05)  # leaves the other thread a piece of the work
 
     monkeypatch.setattr(gather, "PARALLEL_BYTES", 1)
     monkeypatch.setattr(gather, "_copy_rows", fail)

@@ -130,6 +130,28 @@ def test_rows_overtaken_while_copied_are_drawn_again(marked: ModuleType, shards:
     assert sample.keys.logical.min() >= 60 + 40 - 64
 
 
+def test_frames_overtaken_below_the_first_row_count_too(marked: ModuleType, shards: Any) -> None:
+    """The oldest row drawn is whole, but a frame that it stacks is not."""
+    path = shards.make(marked.info(64, 1, 4))
+    writer, reader = ShardWriter(path), ShardReader(path)
+    writer.append_chunk(marked.block_of(1, 1, 0, 64))
+    view = NStepView(marked.schema(4), 1, 0.9, ("tag",))
+    fill, first = view.fill, []
+
+    def overtaken(shard: Any, lane: Any, logical: Any, *others: Any) -> None:
+        if not first:
+            first.append(int(logical.min()))
+            writer.append_chunk(marked.block_of(1, 1, 64, first[0] - 1))
+            assert shard.oldest == first[0] - 1
+        fill(shard, lane, logical, *others)
+
+    view.fill = overtaken  # type: ignore[method-assign]
+    replay = Replay([reader], Uniform(), view, 8)
+    sample = replay.sample()
+    assert sample is not None and replay.redrawn > 0
+    assert not marked.Checker([1]).wrong(sample, view).any()
+
+
 def test_without_the_second_look_overtaken_rows_come_out_wrong(
     marked: ModuleType, shards: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

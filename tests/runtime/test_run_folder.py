@@ -194,7 +194,7 @@ def test_run_json_tells_where_it_came_from(tmp_path: Path, monkeypatch: pytest.M
     folder.write_run_json(seed=7, command=["shoal", "train", "CartPole-v1", "--note", "two words"], resumed_from=None)
     run = folder.read_json("run.json")
     assert run["seed"] == 7 and run["command"] == "shoal train CartPole-v1 --note 'two words'"
-    assert set(run["versions"]) == {"python", "shoal", "torch", "ray", "gymnasium", "numpy"}
+    assert set(run["versions"]) == {"python", "shoal-rl", "torch", "ray", "gymnasium", "numpy"}
     assert run["versions"]["numpy"] == np.__version__
     assert run["git"] == {"commit": "0123abc", "dirty": True}
     assert run["machine"]["gpus"] == ["NVIDIA H200", "NVIDIA H200"]

@@ -88,7 +88,9 @@ class _Recording:
         name = f"{self._run.checkpoint.stem}_seed{self._seed}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the folder holds other videos
-            env = RecordVideo(self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True)
+            env = RecordVideo(
+                self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True
+            )
         policy = self._run.make_policy()
         state, total, length, ended = policy.initial_state(1), 0.0, 0, False
         try:

@@ -57,6 +57,10 @@ def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) ->
         typer.echo(f"  {name:<11} {text}")
     if summary.error:
         typer.echo(f"  {'error':<11} {summary.error}")
+    if not summary.updates:
+        typer.echo(
+            f"\nNothing was learned: it ended before replay.min_size = {settings.replay.min_size} steps were there."
+        )
     typer.echo("\nNext:")
     for command in next_commands(settings, folder, summary):
         typer.echo(f"  {command}")
@@ -69,9 +73,9 @@ def next_commands(settings: RunSettings, folder: RunFolder, summary: Summary) ->
     if summary.updates:
         commands.append(f"shoal eval {run}")
     commands.append(f"tensorboard --logdir {run}/tensorboard")
-    if summary.status in ("interrupted", "failed"):
+    steps = settings.stop.steps
+    if steps is not None and summary.env_steps >= steps and summary.status != "solved":
+        commands.append(f"shoal resume {run} --steps {2 * steps}")
+    elif summary.status != "solved":
         commands.append(f"shoal resume {run}")
-    elif summary.status == "finished":
-        more = 2 * (settings.stop.steps or summary.env_steps)
-        commands.append(f"shoal resume {run} --steps {more}")
     return commands

@@ -23,10 +23,10 @@ Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Sto
 StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
-Address = Annotated[
-    str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster, or auto.")
+Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster, or auto.")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Of the learner: auto, cpu, cuda, cuda:1.")
 ]
-Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="Of the learner: auto, cpu, cuda, cuda:1.")]
 Runtime = Annotated[
     str | None,
     typer.Option("--runtime", metavar="inline|ray", help="ray: a process per role; inline: one, reproducible."),

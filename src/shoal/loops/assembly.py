@@ -169,6 +169,9 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     """The learner, going on from its last checkpoint if there is one."""
     _limit_threads(settings.learner.threads)
     device = choose_device(settings.learner.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
+        torch.backends.cudnn.benchmark = True  # batches have one shape
     spec = describe_env(settings.env)
     torch.manual_seed(seed_of(settings, "learner"))
     learner = settings.definition.make_learner(settings.algorithm, spec, LearnerContext(device))

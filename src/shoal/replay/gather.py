@@ -1,8 +1,11 @@
 """Copying scattered rows into a ready batch, at the speed of memory.
 
-Rows are copied as whole machine words whatever their dtype, straight from the shard's mapped column into the batch: no index array of
-the result's size, no fresh output, no page fault. Kernels release the GIL, so large batches are split over threads. Small rows are not
-worth a pass per column: `n_step_rows` gathers all of a transition in one, so that its cache misses overlap.
+Rows are copied as bytes whatever their dtype, straight from the shard's mapped column into the batch: no index array of
+the result's size, no fresh output, no page fault. Kernels release the GIL, so large batches are split over threads.
+Small rows are not worth a pass per column: `n_step_rows` gathers all of a transition in one.
+
+No kernel here calls a helper with an array: numba would count references to it, and those atomic operations keep the
+cache misses of neighbouring rows from overlapping (5x slower on small rows, inline="always" included).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.cache_hint import prefetch
+from shoal.errors import ReplayError
+from shoal.replay.memory import copy_bytes, prefetch
 from shoal.types import Array
 
 Int64s = npt.NDArray[np.int64]
@@ -28,6 +32,8 @@ PIECES = 4
 """Per thread: several, so that a thread that is held up leaves its share to the others."""
 SMALL_ROW = 512
 """Rows of up to so many bytes are gathered together with the rest of their transition."""
+LINE, AHEAD = 64, 512
+"""Bytes of a cache line, and of the next row to fetch early."""
 
 
 def _read(dtype: Any) -> Any:
@@ -39,45 +45,40 @@ _INTS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _LANES = numba.types.Array(numba.int32, 1, "C", readonly=True)
 _OUT_INTS = numba.int64[::1]
 _OUT_FLOATS = numba.float32[::1]
-_WORDS = (numba.uint64, numba.uint32, numba.uint8)
-_COPY = [numba.void(_read(word), _INTS, _INTS, word[:, ::1]) for word in _WORDS]
-_PAIRS = [numba.void(_read(word), _INTS, _INTS, _INTS, word[:, ::1], word[:, ::1]) for word in _WORDS]
+_BYTES, _OUT_BYTES = _read(numba.uint8), numba.uint8[:, ::1]
 
 
-# No kernel here calls a helper with an array: numba would count references to it, and those atomic operations keep the cache misses of
-# neighbouring rows from overlapping (5x slower on small rows, inline="always" included).
-
-
-@numba.njit(_COPY, nogil=True, cache=True)
+@numba.njit(numba.void(_BYTES, _INTS, _INTS, _OUT_BYTES), nogil=True, cache=True)
 def _copy_rows(source, origins, targets, out):  # type: ignore[no-untyped-def]
-    width = source.shape[1]
-    for i in range(origins.shape[0]):
-        origin, target = origins[i], targets[i]
-        if origin < 0:
-            for j in range(width):
-                out[target, j] = 0
+    count, width = origins.shape[0], source.shape[1]
+    for i in range(count):
+        # The processor goes on by itself within a row, but cannot know where the next one lies.
+        following = origins[min(i + 1, count - 1)]
+        for ahead in range(0, min(width, AHEAD), LINE):
+            prefetch(source.ctypes.data + following * width + ahead)
+        if origins[i] < 0:
+            out[targets[i], :] = 0
         else:
-            for j in range(width):
-                out[target, j] = source[origin, j]
+            copy_bytes(out.ctypes.data + targets[i] * width, source.ctypes.data + origins[i] * width, width)
 
 
-@numba.njit(_PAIRS, nogil=True, cache=True)
+@numba.njit(numba.void(_BYTES, _INTS, _INTS, _INTS, _OUT_BYTES, _OUT_BYTES), nogil=True, cache=True)
 def _copy_pairs(source, origins, next_origins, targets, out, out_next):  # type: ignore[no-untyped-def]
-    width = source.shape[1]
-    for i in range(origins.shape[0]):
-        origin, following, target = origins[i], next_origins[i], targets[i]
-        if origin < 0:
-            for j in range(width):
-                out[target, j] = 0
+    count, width = origins.shape[0], source.shape[1]
+    for i in range(count):
+        soon = min(i + 1, count - 1)
+        for ahead in range(0, min(width, AHEAD), LINE):
+            prefetch(source.ctypes.data + origins[soon] * width + ahead)
+        if origins[i] < 0:
+            out[targets[i], :] = 0
         else:
-            for j in range(width):
-                out[target, j] = source[origin, j]
-        if following < 0:
-            for j in range(width):
-                out_next[target, j] = 0
+            copy_bytes(out.ctypes.data + targets[i] * width, source.ctypes.data + origins[i] * width, width)
+        for ahead in range(0, min(width, AHEAD), LINE):
+            prefetch(source.ctypes.data + next_origins[soon] * width + ahead)
+        if next_origins[i] < 0:
+            out_next[targets[i], :] = 0
         else:
-            for j in range(width):
-                out_next[target, j] = source[following, j]
+            copy_bytes(out_next.ctypes.data + targets[i] * width, source.ctypes.data + next_origins[i] * width, width)
 
 
 _STREAM = (_read(numba.float32), _read(numba.boolean), _read(numba.boolean))
@@ -85,8 +86,12 @@ _RETURNS = numba.void(*_STREAM, _LANES, _INTS, _INTS, numba.int64, numba.float64
 
 
 @numba.njit(_RETURNS, nogil=True, cache=True)
-def n_step_returns(reward, terminated, truncated, lane, logical, target, n, gamma, out_reward, out_discount, out_next):  # type: ignore[no-untyped-def]
-    """Discounted reward of up to n steps, the discount of what follows (0 after termination) and the row it is bootstrapped from."""
+def n_step_returns(  # type: ignore[no-untyped-def]
+    reward, terminated, truncated, lane, logical, target, n, gamma, out_reward, out_discount, out_next
+):
+    """Discounted reward of up to n steps, the discount of what follows (0 after termination) and the row it is
+    bootstrapped from.
+    """
     rows = reward.shape[0]
     for i in range(logical.shape[0]):
         total, discount = 0.0, 1.0
@@ -106,34 +111,49 @@ def n_step_returns(reward, terminated, truncated, lane, logical, target, n, gamm
         out_next[i] = following
 
 
-_SMALL, _OUT_SMALL = _read(numba.uint32), numba.uint32[:, ::1]
-_SMALL_ROWS = (*_STREAM, _SMALL, _SMALL, _LANES, _INTS, _INTS, numba.int64, numba.float64)
-_N_STEP_ROWS = numba.void(*_SMALL_ROWS, _OUT_FLOATS, _OUT_FLOATS, _OUT_SMALL, _OUT_SMALL, _OUT_SMALL)
+_N_STEP_ROWS = numba.void(
+    *(*_STREAM, _BYTES, _BYTES, _LANES, _INTS, _INTS, numba.int64, numba.float64),
+    *(_OUT_FLOATS, _OUT_FLOATS, _OUT_BYTES, _OUT_BYTES, _OUT_BYTES),
+)
 
 
 @numba.njit(_N_STEP_ROWS, nogil=True, cache=True)
 def n_step_rows(  # type: ignore[no-untyped-def]
-    reward, terminated, truncated, action, obs, lane, logical, target, n, gamma, out_reward, out_discount, out_action, out_obs, out_next_obs
+    reward,
+    terminated,
+    truncated,
+    action,
+    obs,
+    lane,
+    logical,
+    target,
+    n,
+    gamma,
+    out_reward,
+    out_discount,
+    out_action,
+    out_obs,
+    out_next,
 ):
-    """`n_step_returns` and the copies of small rows in one pass; `action`, `obs` and their places in the batch as 4-byte words."""
+    """`n_step_returns` and the copies of small rows in one pass."""
     rows, lanes = reward.shape
     action_width, obs_width = action.shape[1], obs.shape[1]
+    actions, out_actions = action.ctypes.data, out_action.ctypes.data
+    observations, out_observations, out_following = obs.ctypes.data, out_obs.ctypes.data, out_next.ctypes.data
     for i in range(logical.shape[0]):
         origin = logical[i] % rows * lanes + lane[i]
         prefetch(reward.ctypes.data + 4 * origin)
         prefetch(reward.ctypes.data + 4 * (origin + (n - 1) * lanes))
         prefetch(terminated.ctypes.data + origin)
         prefetch(truncated.ctypes.data + origin)
-        prefetch(action.ctypes.data + 4 * action_width * origin)
-        prefetch(obs.ctypes.data + 4 * obs_width * origin)
-        prefetch(obs.ctypes.data + 4 * obs_width * (origin + n * lanes))
+        prefetch(actions + action_width * origin)
+        prefetch(observations + obs_width * origin)
+        prefetch(observations + obs_width * (origin + n * lanes))
     for i in range(logical.shape[0]):
         row, column, place = logical[i] % rows, lane[i], target[i]
         origin = row * lanes + column
-        for j in range(action_width):
-            out_action[place, j] = action[origin, j]
-        for j in range(obs_width):
-            out_obs[place, j] = obs[origin, j]
+        copy_bytes(out_actions + place * action_width, actions + origin * action_width, action_width)
+        copy_bytes(out_observations + place * obs_width, observations + origin * obs_width, obs_width)
         total, discount = 0.0, 1.0
         for _ in range(n):
             total += discount * reward[row, column]
@@ -145,9 +165,8 @@ def n_step_rows(  # type: ignore[no-untyped-def]
                 break
             if broken_off:
                 break
-        origin = row * lanes + column
-        for j in range(obs_width):
-            out_next_obs[place, j] = obs[origin, j]
+        following = row * lanes + column
+        copy_bytes(out_following + place * obs_width, observations + following * obs_width, obs_width)
         out_reward[place] = total
         out_discount[place] = discount
 
@@ -175,27 +194,26 @@ def stack_origins(boundary, lane, logical, target, stack, out_origin, out_target
 @numba.njit(numba.int64(_read(numba.uint32), _LANES, _INTS), nogil=True, cache=True)
 def sum_at(column, lane, logical):  # type: ignore[no-untyped-def]
     """Sum of a column over rows."""
+    rows, lanes = column.shape
     total = np.int64(0)
     for i in range(logical.shape[0]):
-        total += np.int64(column[logical[i] % column.shape[0], lane[i]])
+        prefetch(column.ctypes.data + 4 * (logical[i] % rows * lanes + lane[i]))
+    for i in range(logical.shape[0]):
+        total += np.int64(column[logical[i] % rows, lane[i]])
     return total
 
 
-def as_rows(column: Array, leading: int, widest: int = 8) -> Array:
-    """A contiguous array as [rows, words]: the first `leading` axes joined, the rest seen as the widest words (8, 4, 1 bytes) that divide it."""
-    rows = int(np.prod(column.shape[:leading], dtype=np.int64))
-    flat = column.reshape(rows, -1).view(np.uint8) if column.ndim > leading else column.reshape(rows, 1).view(np.uint8)
-    for word in (np.uint64, np.uint32):
-        size = np.dtype(word).itemsize
-        if size <= widest and flat.shape[1] % size == 0 and flat.ctypes.data % size == 0:
-            return flat.view(word)
-    return flat
+def as_rows(column: Array, leading: int) -> Array:
+    """A contiguous array as [rows, bytes]: the first `leading` axes joined."""
+    return column.reshape(int(np.prod(column.shape[:leading], dtype=np.int64)), -1).view(np.uint8)
 
 
-def _same_words(*arrays: Array) -> list[Array]:
-    """Rows of the same width, seen as the same words: one of them may be aligned worse than the others."""
-    narrowest = min((array.dtype for array in arrays), key=lambda dtype: dtype.itemsize)
-    return [array if array.dtype == narrowest else array.view(narrowest) for array in arrays]
+def _rows_alike(*arrays: Array) -> list[Array]:
+    """Refuses rows of different sizes: kernels check no bounds."""
+    rows = [array.view(np.uint8) for array in arrays]
+    if len({array.shape[1] for array in rows}) > 1:
+        raise ReplayError(f"Rows of {[array.shape[1] for array in rows]} bytes cannot be copied into each other.")
+    return rows
 
 
 class Copier:
@@ -207,18 +225,23 @@ class Copier:
 
     def rows(self, source: Array, origins: Int64s, targets: Int64s, out: Array) -> None:
         """out[targets] = source[origins], zeros where an origin is negative; both as made by `as_rows`."""
-        source, out = _same_words(source, out)
-        piece: Callable[[slice], Any] = lambda part: _copy_rows(source, origins[part], targets[part], out)  # noqa: E731
-        self._run(piece, len(origins), len(origins) * source.nbytes // len(source))
+        source, out = _rows_alike(source, out)
 
-    def pairs(self, source: Array, origins: Int64s, next_origins: Int64s, targets: Int64s, out: Array, out_next: Array) -> None:
+        def piece(part: slice) -> None:
+            _copy_rows(source, origins[part], targets[part], out)
+
+        self._run(piece, len(origins), len(origins) * source.shape[1])
+
+    def pairs(
+        self, source: Array, origins: Int64s, next_origins: Int64s, targets: Int64s, out: Array, out_next: Array
+    ) -> None:
         """`rows` twice, side by side: where the two share frames, the second copy of one finds it in the cache."""
-        source, out, out_next = _same_words(source, out, out_next)
+        source, out, out_next = _rows_alike(source, out, out_next)
 
         def piece(part: slice) -> None:
             _copy_pairs(source, origins[part], next_origins[part], targets[part], out, out_next)
 
-        self._run(piece, len(origins), 2 * len(origins) * source.nbytes // len(source))
+        self._run(piece, len(origins), 2 * len(origins) * source.shape[1])
 
     def _run(self, copy: Callable[[slice], Any], count: int, nbytes: int) -> None:
         if self._pool is None or nbytes < PARALLEL_BYTES:

@@ -3,15 +3,23 @@ shoal.replay.precompile`.
 """
 
 from shoal.replay import gather, starts, sum_tree
+from shoal.replay.selectors import prioritized
 
 KERNELS = (
     sum_tree._descend,
+    sum_tree._rebuild_above,
     sum_tree._set_many,
     sum_tree._set_range,
+    sum_tree._draw,
+    sum_tree._update,
+    prioritized._magnitudes,
     starts._startable,
     gather._copy_rows,
+    gather._copy_pairs,
     gather.n_step_returns,
+    gather.n_step_rows,
     gather.stack_origins,
+    gather.sum_at,
 )
 
 

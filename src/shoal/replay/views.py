@@ -1,7 +1,7 @@
 """View: how rows of a shard become training data.
 
-A view says how far it looks from its starting row (`span`), prepares batches once (`allocate`) and fills them in place (`fill`). The stored
-stream is never changed: the same rows serve 1-step, n-step and sequence views at once.
+A view says how far it looks from its starting row (`span`), prepares batches once (`allocate`) and fills them in place
+(`fill`). The stored stream is never changed: the same rows serve 1-step, n-step and sequence views at once.
 """
 
 from __future__ import annotations
@@ -41,13 +41,9 @@ KNOWN = 64
 
 
 class _Rows:
-    """Arrays as rows of words, made once per shard or batch: making such views anew for every batch took a third of the time."""
+    """Arrays as rows of bytes, made once per shard or batch: made anew for every batch they took a third of it."""
 
-    def __init__(self, widest: int = 8) -> None:
-        """Args:
-        widest: bytes of the widest word to use.
-        """
-        self.widest = widest
+    def __init__(self) -> None:
         self._known: dict[int, tuple[Any, dict[str, Array]]] = {}
 
     def __call__(self, owner: Any, make: Callable[[Any], dict[str, Array]]) -> dict[str, Array]:
@@ -64,13 +60,14 @@ class _Rows:
         return self(shard, self._of_columns)
 
     def _of_columns(self, shard: ShardReader) -> dict[str, Array]:
-        return {name: as_rows(column, 2, self.widest) for name, column in shard.columns.items()}
+        return {name: as_rows(column, 2) for name, column in shard.columns.items()}
 
 
 class NStepView:
     """n-step transitions: the reward of up to n steps, and the observation it is bootstrapped from.
 
-    The return stops at an episode's end. Termination sets `discount` to 0; truncation does not: its final observation is bootstrapped from.
+    The return stops at an episode's end. Termination sets `discount` to 0; truncation does not: its final observation
+    is bootstrapped from.
     """
 
     def __init__(self, schema: Schema, n: int, gamma: float, extras: tuple[str, ...] = ()) -> None:
@@ -84,9 +81,8 @@ class NStepView:
             raise ReplayError(f"n must be at least 1 and gamma within [0, 1]; got n={n}, gamma={gamma}.")
         self.n, self.gamma, self.stack = n, gamma, schema.frame_stack
         self._extras = tuple(schema[name].name for name in extras)
-        sizes = (schema["obs"].nbytes, schema["action"].nbytes)
-        self._small = self.stack == 1 and all(0 < size <= SMALL_ROW and size % 4 == 0 for size in sizes)
-        self._rows = _Rows(widest=4 if self._small else 8)
+        self._small = self.stack == 1 and max(schema["obs"].nbytes, schema["action"].nbytes) <= SMALL_ROW
+        self._rows = _Rows()
 
     @property
     def span(self) -> Span:
@@ -106,7 +102,9 @@ class NStepView:
             extras={name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._extras},
         )
 
-    def fill(self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Transition, copier: Copier) -> None:
+    def fill(
+        self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Transition, copier: Copier
+    ) -> None:
         """See `View.fill`."""
         columns, rows, into = shard.columns, self._rows.of_shard(shard), self._rows(out, self._rows_of)
         stream = (columns["reward"], columns["terminated"], columns["truncated"])
@@ -125,20 +123,26 @@ class NStepView:
 
     def _rows_of(self, out: Transition) -> dict[str, Array]:
         frames = 1 if self.stack == 1 else 2
-        widest = self._rows.widest
-        rows = {"action": as_rows(out.action, 1, widest)}
-        rows |= {"obs": as_rows(out.obs, frames, widest), "next_obs": as_rows(out.next_obs, frames, widest)}
-        return rows | {name: as_rows(out.extras[name], 1, widest) for name in self._extras}
+        rows = {"action": as_rows(out.action, 1)}
+        rows |= {"obs": as_rows(out.obs, frames), "next_obs": as_rows(out.next_obs, frames)}
+        return rows | {name: as_rows(out.extras[name], 1) for name in self._extras}
 
 
 class SequenceView:
     """Unbroken stretches of the stream, time-major, for recurrent networks and V-trace.
 
-    A sequence is `burn_in + length` steps and one more row to bootstrap from. It may run over episode ends; rows whose `boundary` is FINAL hold no
-    transition and are to be masked.
+    A sequence is `burn_in + length` steps and one more row to bootstrap from. It may run over episode ends; rows whose
+    `boundary` is FINAL hold no transition and are to be masked.
     """
 
-    def __init__(self, schema: Schema, length: int, burn_in: int = 0, extras: tuple[str, ...] = (), at_start: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        length: int,
+        burn_in: int = 0,
+        extras: tuple[str, ...] = (),
+        at_start: tuple[str, ...] = (),
+    ) -> None:
         """Args:
         schema: the shards' schema.
         length: steps to learn from.
@@ -180,7 +184,9 @@ class SequenceView:
             extras=extras,
         )
 
-    def fill(self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Sequence, copier: Copier) -> None:
+    def fill(
+        self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Sequence, copier: Copier
+    ) -> None:
         """See `View.fill`."""
         rows, batch = self._rows.of_shard(shard), out.reward.shape[1]
         time = np.arange(self.steps + 1, dtype=np.int64)[:, None]
@@ -215,7 +221,7 @@ def origins(shard: ShardReader, lane: Int32s, logical: Int64s) -> Int64s:
 
 
 def stacks(shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, stack: int) -> tuple[Int64s, Int64s]:
-    """Where the frames of stacks lie, as the actor saw them, and their places in the batch seen as [B * stack] frames."""
+    """Where the frames of stacks lie, as the actor saw them, and their places in a batch of [B * stack] frames."""
     origin, place = np.empty(len(logical) * stack, np.int64), np.empty(len(logical) * stack, np.int64)
     stack_origins(shard.columns["boundary"], lane, logical, target, stack, origin, place)
     return origin, place

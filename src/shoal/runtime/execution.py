@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from shoal.errors import CheckpointError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
-from shoal.loops.checkpoint import load_checkpoint
+from shoal.loops.checkpoint import BEST, load_checkpoint
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import RUN
@@ -88,7 +89,8 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder) -> Summary:
         error = str(failure) or repr(failure)
         raise
     finally:
-        summary = supervisor.summary(status, error)
+        best = folder.checkpoints / BEST
+        summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
         folder.write_summary(summary)
     return summary
 

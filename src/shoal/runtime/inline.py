@@ -37,7 +37,7 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
             if ledger.env_steps >= next_record:
                 next_record += RECORD_STEPS
                 supervisor.record()
-            if supervisor.evaluation_due:
+            if supervisor.take_evaluation_turn():
                 supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
             supervisor.tick()
         if outcome == "finished" and supervisor.final_evaluation_due:

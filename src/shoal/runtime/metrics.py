@@ -170,7 +170,7 @@ def _start_wandb(folder: Path, settings: WandbSettings, notes: list[str]) -> Any
         wandb: Any = importlib.import_module("wandb")
     except ImportError as error:
         raise ConfigError(
-            f'W&B cannot be imported ({error}). Run `pip install "shoal[wandb]"`, or leave out --wandb.'
+            f'W&B cannot be imported ({error}). Run `pip install "shoal-rl[wandb]"`, or leave out --wandb.'
         ) from error
     wanted = os.environ.get("WANDB_MODE")
     mode = wanted or ("online" if _has_wandb_key() else "offline")

@@ -104,7 +104,7 @@ class _Fleet:
         try:
             while outcome is None:
                 self._collect(POLL_SECONDS)
-                if self._supervisor.evaluation_due and self._evaluator.work is None:
+                if self._evaluator.work is None and self._supervisor.take_evaluation_turn():
                     self._evaluate()
                 self._supervisor.tick()
                 if time.monotonic() - recorded >= self._settings.report_seconds:
@@ -211,9 +211,10 @@ class _Fleet:
         return self._supervisor.outcome()
 
     def _drain(self, seconds: float) -> None:
-        """Waits for the work at hand of actors and learner."""
+        """Waits for the work at hand of actors and learner; roles that are still being built hold nothing."""
         deadline = time.monotonic() + seconds
-        while any(seat.work is not None for seat in (*self._actors, self._learner)) and time.monotonic() < deadline:
+        trainers = (*self._actors, self._learner)
+        while any(s.work is not None and s.ready is None for s in trainers) and time.monotonic() < deadline:
             self._collect(POLL_SECONDS)
             self._supervisor.tick()
 
@@ -226,7 +227,7 @@ class _Fleet:
             ended = [
                 seat.host.finish.remote(save=save and seat.role == "learner")
                 for seat in self._seats
-                if seat.host is not None and seat.name in self._pids
+                if seat.host is not None and seat.ready is None
             ]
             self._supervisor.ray_calls += len(ended)
             if ended:

@@ -33,7 +33,7 @@ from shoal.errors import ConfigError, RunInUse
 RUNS = Path("runs")
 LATEST = "latest"
 _REQUIRED = ("config.yaml", "run.json")
-_PACKAGES = ("shoal", "torch", "ray", "gymnasium", "numpy")
+_PACKAGES = ("shoal-rl", "torch", "ray", "gymnasium", "numpy")
 _LOCK_NAME = "run.lock"
 # POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them.
 _held: dict[Path, int] = {}
@@ -198,7 +198,7 @@ def machine() -> dict[str, object]:
         "system": platform.platform(),
         "cpu": model[1] if model else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": [line.strip() for line in (gpus or "").splitlines() if line.strip()],
     }

@@ -122,9 +122,8 @@ class Supervisor:
     # ---- when to do what
     # --------------------------------------------------------------------------------------------------
 
-    @property
-    def evaluation_due(self) -> bool:
-        """Whether it is time to judge the weights; asking sets the next time."""
+    def take_evaluation_turn(self) -> bool:
+        """Whether it is time to judge the weights; if so, sets the next time."""
         if self.ledger.env_steps < self._next_evaluation or self.ledger.updates == self._updates_before:
             return False
         self._next_evaluation = self.ledger.env_steps + self.settings.evaluation.every_steps

@@ -125,37 +125,48 @@ def test_what_is_overwritten_unread_is_counted(marked: ModuleType, shards: Any) 
     for _ in range(4):
         writer.append_chunk(marked.block_of(0, 2, writer.head, 25))
     taken = _take_all(selector)
-    assert selector.dropped == (100 - 32) * 2
-    assert _of_shard(taken, 0) == [(row, lane) for row in range(68, 99) for lane in range(2)]
+    first = 100 - 32 + 8  # a quarter of the ring beyond the writer's edge
+    assert selector.dropped == first * 2
+    assert _of_shard(taken, 0) == [(row, lane) for row in range(first, 99) for lane in range(2)]
     writer.append_chunk(marked.block_of(0, 2, writer.head, 10))
     assert _of_shard(_take_all(selector), 0) == [(row, lane) for row in range(99, 109) for lane in range(2)]
-    assert selector.dropped == (100 - 32) * 2
+    assert selector.dropped == first * 2
 
 
-def test_a_row_half_read_when_it_is_overwritten(marked: ModuleType, shards: Any) -> None:
+@pytest.mark.parametrize(("steps", "written", "first", "dropped"), [(1, 10, 18, 12 * 3 + 2), (12, 13, 24, 12 * 2)])
+def test_a_stretch_half_read_when_it_is_overwritten(
+    marked: ModuleType, shards: Any, steps: int, written: int, first: int, dropped: int
+) -> None:
+    """One lane of a stretch was read when its rows go: the other lanes lose it, and nothing comes twice."""
     path = shards.make(marked.info(32, 3))
     writer, selector = ShardWriter(path), Fifo()
-    selector.attach(ShardReader(path), _span(1))
+    selector.attach(ShardReader(path), _span(steps))
     writer.append_chunk(marked.block_of(0, 3, 0, 32))
     selector.refresh()
-    selector.select(3 * 5 + 1, np.random.default_rng(0))  # five rows and one lane of the sixth
-    writer.append_chunk(marked.block_of(0, 3, 32, 10))
+    selector.select(3 * (5 if steps == 1 else 1) + 1, np.random.default_rng(0))
+    writer.append_chunk(marked.block_of(0, 3, 32, written))
     selector.refresh()
-    assert selector.dropped == 5 * 3 - 1
-    assert _take_all(selector)[0] == (0, 0, 10)
+    assert selector.dropped == dropped
+    assert selector._queues[0].logical == first
 
 
-def test_a_stretch_half_read_when_its_start_is_overwritten(marked: ModuleType, shards: Any) -> None:
-    """One lane of rows 5 to 9 was read; rows below 7 go: the rest of that stretch is lost, nothing comes twice."""
-    path = shards.make(marked.info(32, 3))
-    writer, selector = ShardWriter(path), Fifo()
-    selector.attach(ShardReader(path), _span(5))
-    writer.append_chunk(marked.block_of(0, 3, 0, 32))
-    selector.refresh()
-    selector.select(3 + 1, np.random.default_rng(0))
-    writer.append_chunk(marked.block_of(0, 3, 32, 7))
-    assert _take_all(selector)[0] == (0, 0, 10)
-    assert selector.dropped == 5 * 2
+def test_a_reader_slower_than_its_writer_is_not_overtaken_for_ever(marked: ModuleType, shards: Any) -> None:
+    """The writer moves on by a tenth of the ring during every copy: batches come all the same."""
+    path = shards.make(marked.info(100, 1))
+    writer, view = ShardWriter(path), SequenceView(marked.schema(), 4, 0, ("tag",))
+    fill = view.fill
+
+    def overtaken(*arguments: Any) -> None:
+        writer.append_chunk(marked.block_of(0, 1, writer.head, 10))
+        fill(*arguments)
+
+    view.fill = overtaken  # type: ignore[method-assign]
+    replay = Replay([ShardReader(path)], Fifo(), view, 2)
+    writer.append_chunk(marked.block_of(0, 1, 0, 100))
+    for _ in range(50):
+        sample = replay.sample()
+        assert sample is not None and not marked.Checker([0]).wrong(sample, view).any()
+    assert 0 < replay.redrawn < 50
 
 
 @given(

@@ -39,9 +39,9 @@ class _Queue:
     def refresh(self) -> None:
         """Steps over what was overwritten or broken off, takes in what is complete, says what is still needed."""
         oldest = self.shard.oldest
-        floor = oldest + self.span.before if oldest else 0
-        if self.logical < floor:
-            self._step_over(floor)
+        if oldest and self.logical - self.span.before < oldest:
+            # At the very edge it would be overtaken again, and again when drawing anew.
+            self._step_over(oldest + self.span.before + self.shard.rows // 4)
         head, after = self.shard.head, self.span.after
         for end in [*self._cuts(self._scanned, head), head]:  # a stretch needs one row more, to bootstrap from
             starts = range(self._next, end - after, after)
@@ -87,7 +87,7 @@ class Fifo:
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
         if not span.crosses_episodes:
-            raise ConfigError("fifo hands out every row, episode ends too: it is for views of sequences, not of transitions.")
+            raise ConfigError("fifo hands out every row, episode ends too: use it with sequences, not transitions.")
         self._queues.append(_Queue(shard, span))
 
     def refresh(self) -> None:

@@ -1,7 +1,8 @@
 """Proportional prioritized replay (Schaul et al., https://arxiv.org/abs/1511.05952) over many shards.
 
-One sum tree per shard, all in the reader's process: appending never touches a tree, so actors never wait for learners. A new row enters with the
-priority its actor computed (Ape-X), else with the largest seen so far. `probabilities` are exact over all shards: leaf / sum of all roots.
+One sum tree per shard, all in the reader's process: appending never touches a tree, so actors never wait for learners.
+A new row enters with the priority its actor computed (Ape-X), else with the largest seen so far. `probabilities` are
+exact over all shards: leaf / sum of all roots.
 """
 
 from __future__ import annotations
@@ -94,11 +95,14 @@ class Prioritized:
         self._largest = max(self._largest, float(leaves.max(initial=0.0)))
         dropped = 0
         for index, (starts, tree) in enumerate(zip(self._starts, self._trees, strict=True)):
-            dropped += tree.update(index, keys, leaves, starts.shard.rows, starts.shard.lanes, starts.first, starts.stop)
+            ring = (starts.shard.rows, starts.shard.lanes, starts.first, starts.stop)
+            dropped += tree.update(index, keys, leaves, *ring)
         return dropped
 
     def _leaves_of(self, starts: Starts, change: Change) -> npt.NDArray[np.float64]:
         """Leaves of a stretch of rows: zero where no sample may start."""
+        if not change.flags.any():  # rows struck off
+            return np.zeros(len(change.flags))
         count = len(change.flags) // starts.shard.lanes
         recorded = starts.shard.columns.get("priority")
         if recorded is None:
@@ -110,4 +114,5 @@ class Prioritized:
     def _power(self, priorities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         leaves = np.empty(len(priorities))
         _magnitudes(np.ascontiguousarray(priorities, np.float32), self._epsilon, leaves)
-        return np.asarray(np.power(leaves, self._alpha, out=leaves))  # numpy's is vectorised, three times as fast as numba's
+        # numpy's power is vectorised, three times as fast as numba's.
+        return np.asarray(np.power(leaves, self._alpha, out=leaves))
