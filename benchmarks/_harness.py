@@ -1,8 +1,9 @@
 """What the benchmarks share: interleaved rounds, medians, one table, one JSON file.
 
 Contenders are measured in turn within every round and compared within the round, because the machine may be shared: its
-speed changes from second to second, a ratio of neighbours much less. Minor page faults are counted per call: a batch
-that is allocated anew is paid for in page faults, and whether it is changes with the allocator's mood.
+speed changes from second to second, a ratio of neighbours much less. A round's rate is that of its median call, so that
+calls during which the system ran somebody else do not count, for anybody. Minor page faults are counted per call: a
+batch that is allocated anew is paid for in page faults, and whether it is changes with the allocator's mood.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def interleave(
         call()
     for _ in range(rounds):
         for name, call in contenders.items():
-            calls, faults, start = 0, _faults(), time.perf_counter()
-            while (elapsed := time.perf_counter() - start) < seconds or calls < 2:
+            took: list[float] = []
+            faults, start = _faults(), time.perf_counter()
+            while (before := time.perf_counter()) - start < seconds or len(took) < 3:
                 call()
-                calls += 1
-            measured[name].rates.append(calls * per_call / elapsed)
-            measured[name].faults.append((_faults() - faults) / calls)
+                took.append(time.perf_counter() - before)
+            measured[name].rates.append(per_call / statistics.median(took))
+            measured[name].faults.append((_faults() - faults) / len(took))
     return measured
 
 

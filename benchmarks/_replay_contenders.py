@@ -105,7 +105,8 @@ class Shoal:
 
     def _replay(self, selector: Any, batch: int) -> Replay:
         view = NStepView(self.schema, self._n_step, GAMMA)
-        replay = Replay([self._reader], selector, view, batch, threads=self._case.threads)
+        # One batch in the ring, as for everybody here: a batch is dropped before the next is drawn.
+        replay = Replay([self._reader], selector, view, batch, ring=1, threads=self._case.threads)
         replay.refresh()
         return replay
 
@@ -263,10 +264,7 @@ class Sb3:
 
 
 class Limit:
-    """What memory gives: numpy's `take` of as many observation pairs into ready buffers, and nothing else.
-
-    Two batches of buffers in turn, as Shoal has (a batch must outlive the next draw): with one, less memory is written.
-    """
+    """What memory gives: numpy's `take` of as many observation pairs into ready buffers, and nothing else."""
 
     def __init__(self, obs: np.ndarray, following: np.ndarray, threads: int) -> None:
         self._columns, self._threads = (obs, following), threads
@@ -275,19 +273,18 @@ class Limit:
     def gather(self, n: int) -> Call:
         rng = np.random.default_rng(0)
         drawn = itertools.cycle([rng.integers(0, len(self._columns[0]), n) for _ in range(32)])
-        ring = [[np.zeros((n, *column.shape[1:]), column.dtype) for column in self._columns] for _ in range(2)]
-        ready = itertools.cycle(ring)
+        outs = [np.zeros((n, *column.shape[1:]), column.dtype) for column in self._columns]
         edges = [n * k // self._threads for k in range(self._threads + 1)]
         parts = [slice(low, high) for low, high in itertools.pairwise(edges)]
 
-        def take(index: np.ndarray, part: slice, outs: list[np.ndarray]) -> None:
+        def take(index: np.ndarray, part: slice) -> None:
             for column, out in zip(self._columns, outs, strict=True):
                 np.take(column, index[part], axis=0, out=out[part], mode="clip")
 
         def call() -> None:
-            index, outs = next(drawn), next(ready)
-            others = [self._pool.submit(take, index, part, outs) for part in parts[1:]]
-            take(index, parts[0], outs)
+            index = next(drawn)
+            others = [self._pool.submit(take, index, part) for part in parts[1:]]
+            take(index, parts[0])
             for other in others:
                 other.result()
 

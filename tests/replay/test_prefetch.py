@@ -169,8 +169,10 @@ def test_a_failure_in_the_thread_is_raised_in_the_consumer(
     prefetcher = Prefetcher(replay, 1, fail)
     closing.append(prefetcher)
     threading.Timer(0.05, gate.set).start()
+    began = time.monotonic()
     with pytest.raises(ReplayError, match="the limiter broke"):
-        prefetcher.get(0.5)  # the very call that was waiting when it happened
+        prefetcher.get(TIMEOUT)  # the very call that was waiting when it happened
+    assert time.monotonic() - began < TIMEOUT / 2
     with pytest.raises(ReplayError, match="the limiter broke"):
         prefetcher.get(0.0)
 

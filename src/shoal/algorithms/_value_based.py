@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from shoal.algorithms.flat import FlatParameters
 from shoal.algorithms.interface import (
     AlgorithmConfig,
     Decision,
@@ -42,7 +43,7 @@ class ValueConfig(AlgorithmConfig):
     dueling: bool = Field(True, description="Value and advantage streams.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
-    epsilon_base: float = Field(0.4, ge=0, le=1, description="Exploration of the most curious lane.")
+    epsilon_base: float = Field(0.4, gt=0, le=1, description="Exploration of the most curious lane.")
     epsilon_exponent: float = Field(7.0, ge=0, description="How much less the least curious lane explores.")
 
 
@@ -211,8 +212,9 @@ class ValueLearner:
         self._network = network.to(context.device)
         self._target = target.to(context.device).requires_grad_(False)
         self.weights_replaced()
+        self._parameters = FlatParameters(self._network)
         self._optimizer = torch.optim.Adam(
-            self._network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+            [self._parameters.vector], lr=config.learning_rate, eps=config.adam_epsilon, fused=True
         )
         self._beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
         self._updates = 0
@@ -229,9 +231,9 @@ class ValueLearner:
         output = self._loss(self._network, self._target, batch)
         weights = importance_weights(torch.from_numpy(sample.probabilities), sample.size, self._beta(self._updates))
         loss = (weights.to(self._device) * output.loss).mean()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._parameters.zero_grad()
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self._network.parameters(), self._config.gradient_clip)
+        norm = self._parameters.clip_gradients(self._config.gradient_clip)
         self._optimizer.step()
         self._updates += 1
         if self._updates % self._config.target_period == 0:

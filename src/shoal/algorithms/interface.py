@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -120,11 +120,9 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class LearnerContext:
-    """Where and how long a learner works."""
+    """Where a learner works."""
 
     device: torch.device
-    total_updates: int | None = None
-    """Planned updates, for schedules; None when the run has no planned end."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,6 @@ class Algorithm:
         name: as on the command line.
         summary: one line for `shoal algorithms`.
         config: its hyper-parameters.
-        topology: how roles work together (DESIGN: asynchronous, synchronous, gradient server).
         check: refuses an environment it cannot learn.
         columns: what its policy records beside the stream.
         make_view: how it reads rows.
@@ -151,5 +148,4 @@ class Algorithm:
     make_view: Callable[[Any, Schema], View]
     make_policy: Callable[[Any, EnvSpec, Seat], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
-    topology: Literal["asynchronous"] = "asynchronous"
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -77,7 +77,7 @@ def train(
       shoal train PongNoFrameskip-v4 --algo apex-qr-dqn --actors 4 --steps 10_000_000
       shoal train my_package:MyEnv-v0 env.kwargs.size=8 "hidden=[64, 64]"
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
-      shoal train pong_apex_dqn --address auto --actors 64        on a Ray cluster
+      shoal train pong_apex_dqn --address auto --actors 8         on this node of a Ray cluster
     """
     from shoal.api import begin
     from shoal.config import load_target

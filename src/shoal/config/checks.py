@@ -8,6 +8,7 @@ import torch
 
 from shoal.errors import ConfigError
 from shoal.loops import assembly
+from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
 from shoal.types import EnvSpec
 
@@ -54,8 +55,14 @@ def check_environment(settings: RunSettings) -> EnvSpec:
             f"replay.capacity = {settings.replay.capacity} is too small for actors = {settings.actors} times "
             f"env.lanes = {settings.env.lanes}, which need {least} steps: raise it, or lower one of them."
         )
-    if settings.address is None:  # on a cluster the learner may find a GPU that this machine has not
-        assembly.choose_device(settings.learner.device)
+    if not span.crosses_episodes and any(part.type == "fifo" for part in settings.replay.selectors):
+        raise ConfigError(
+            f"replay.selectors has a fifo, but {settings.algo} learns from transitions and a fifo hands out sequences: "
+            "use uniform, newest or prioritized."
+        )
+    assembly.choose_device(settings.learner.device, spec)
+    if settings.actor.precision == "bfloat16":
+        require_bfloat16()
     return spec
 
 

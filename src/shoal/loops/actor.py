@@ -18,7 +18,8 @@ from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Entry, Ledger, RateLimiter, ShardWriter
 from shoal.types import FINAL, Array, Episode
 
-WAIT_SECONDS = 0.001
+SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.008
+"""Seconds between two looks at the rate limiter, doubled while nothing changes: looking takes the learner's time."""
 ORPHAN_SECONDS = 60.0
 """A driver silent for so long is dead: stop rather than fill a replay nobody reads."""
 
@@ -65,17 +66,19 @@ class Actor:
         """Collects for so many seconds or vector steps, or until the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
-        taken, waited, ticks = 0, 0.0, 0
+        taken, waited, ticks, pause = 0, 0.0, 0, SHORTEST_WAIT
         episodes: list[Episode] = []
         notes: list[str] = []
         while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
             if not self._limiter.may_insert(self._ledger.inserts, self._ledger[Entry.SAMPLES]):
                 if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
                     break
-                pause = time.perf_counter()
-                time.sleep(WAIT_SECONDS)
-                waited += time.perf_counter() - pause
+                paused = time.perf_counter()
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_WAIT)
+                waited += time.perf_counter() - paused
                 continue
+            pause = SHORTEST_WAIT
             try:
                 taken += self._step(episodes)
             except EnvError as error:
@@ -85,7 +88,12 @@ class Actor:
         elapsed = time.perf_counter() - began
         return ActorReport(self._index, taken, elapsed, waited, tuple(episodes), self._version, tuple(notes))
 
-    def close(self) -> None:
+    @property
+    def stopping(self) -> bool:
+        """Whether the run has told the actor to end."""
+        return self._ledger.stop
+
+    def end(self) -> None:
         """Closes the environment and the shard."""
         self._env.close()
         self._writer.close()

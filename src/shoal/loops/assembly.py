@@ -112,18 +112,20 @@ def prepare(settings: RunSettings, spec: EnvSpec, places: Places, run: str) -> l
         create_shard(path, info)
     Ledger(places.replay, places.shards(settings))
     torch.manual_seed(seed_of(settings, "learner"))
-    module = settings.definition.make_learner(settings.algorithm, spec, LearnerContext(torch.device("cpu"))).module
-    weights = FlatModule(module)
+    # A policy has the weights too; a learner would bring its optimiser, whose import alone takes seconds.
+    weights = FlatModule(
+        settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=settings.env.lanes)).module
+    )
     board = WeightBoard(places.replay / "weights.bin", weights.size)
     if board.version == 0:
         weights.publish(board)
     return notes
 
 
-def choose_device(wanted: str) -> torch.device:
-    """The learner's device."""
+def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
+    """The learner's device. By itself it takes a GPU for images only: small networks are faster on a CPU."""
     if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if len(spec.obs_shape) >= 3 and torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
@@ -168,11 +170,11 @@ def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: in
 def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     """The learner, going on from its last checkpoint if there is one."""
     _limit_threads(settings.learner.threads)
-    device = choose_device(settings.learner.device)
+    spec = describe_env(settings.env)
+    device = choose_device(settings.learner.device, spec)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
-    spec = describe_env(settings.env)
     torch.manual_seed(seed_of(settings, "learner"))
     learner = settings.definition.make_learner(settings.algorithm, spec, LearnerContext(device))
     schema = make_run_schema(settings, spec)
@@ -201,10 +203,10 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
     lanes = min(settings.evaluation.lanes, settings.evaluation.episodes)
-    env = make_env(settings.env, lanes, seed_of(settings, "evaluator"), training=False)
+    make = partial(make_env, settings.env, lanes, seed_of(settings, "evaluator"), training=False)
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
     board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
-    return Evaluator(env, policy, board, Ledger(places.replay, places.shards(settings)), places.checkpoints)
+    return Evaluator(make, policy, board, Ledger(places.replay, places.shards(settings)), places.checkpoints)
 
 
 def _limit_threads(threads: int) -> None:

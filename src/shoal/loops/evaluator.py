@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from shoal.algorithms.interface import Policy
 from shoal.algorithms.state import module_tensors
 from shoal.envs import Env
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, EnvError
 from shoal.loops.checkpoint import CheckpointState, load_best, save_best
 from shoal.loops.reports import EvaluationReport
 from shoal.loops.weights import FlatModule, WeightBoard
@@ -43,15 +44,18 @@ def play(env: Env, policy: Policy, episodes: int, stop: Ledger | None = None) ->
 class Evaluator:
     """Judges the newest weights, apart from training."""
 
-    def __init__(self, env: Env, policy: Policy, board: WeightBoard, ledger: Ledger, checkpoints: Path) -> None:
+    def __init__(
+        self, make_env: Callable[[], Env], policy: Policy, board: WeightBoard, ledger: Ledger, checkpoints: Path
+    ) -> None:
         """Args:
-        env: an environment of its own.
+        make_env: makes an environment of its own.
         policy: how to act; greedily here.
         board: where weights come from.
         ledger: the run's counts.
         checkpoints: where the best weights are kept.
         """
-        self._env, self._policy, self._board, self._ledger = env, policy, board, ledger
+        self._make_env, self._env, self._policy = make_env, make_env(), policy
+        self._board, self._ledger = board, ledger
         self._weights, self._checkpoints = FlatModule(policy.module), checkpoints
         try:
             self._best = float(load_best(checkpoints).info["eval_return"])
@@ -64,7 +68,13 @@ class Evaluator:
         version = self._weights.load(self._board)
         if version == 0:
             return None
-        finished = play(self._env, self._policy, episodes, self._ledger)
+        try:
+            finished = play(self._env, self._policy, episodes, self._ledger)
+        except EnvError as error:
+            self._env.close()
+            self._env = self._make_env()
+            note = f"evaluator: {error}; this evaluation is left out and the environment made anew"
+            return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
         if len(finished) < episodes:
             return None
         returns = tuple(episode.episode_return for episode in finished)
@@ -78,6 +88,11 @@ class Evaluator:
         lengths = tuple(episode.length for episode in finished)
         return EvaluationReport(returns, lengths, env_steps, version, time.perf_counter() - began, best)
 
-    def close(self) -> None:
+    @property
+    def stopping(self) -> bool:
+        """Whether the run has told the evaluator to end."""
+        return self._ledger.halt
+
+    def end(self) -> None:
         """Closes the environment."""
         self._env.close()

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from shoal.algorithms.interface import Learner, LearnerState
+from shoal.algorithms.interface import Learner, LearnerState, StepResult
 from shoal.errors import ShoalError
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
 from shoal.loops.reports import LearnerReport
@@ -68,6 +69,9 @@ class LearnerLoop:
         self._means = _Means()
         self._staleness = 0.0
         self._dropped = 0
+        self._ruined = False
+        self._ended = False
+        self._notes: tuple[str, ...] = ()
         self._saved_at = time.monotonic()
         self._samples_before = ledger[Entry.SAMPLES]
         self._prefetcher = Prefetcher(replay, settings.prefetch, self._may_sample) if settings.prefetch else None
@@ -94,7 +98,7 @@ class LearnerLoop:
             versions += max(0.0, self._board.version - sample.weights_version)
             self._update(sample)
             done += 1
-        metrics = self._checked(self._means.take())
+        metrics = self._means.take()
         self._staleness = versions / done if done else self._staleness
         return LearnerReport(
             updates=done,
@@ -105,10 +109,25 @@ class LearnerLoop:
             replay_rows=self._replay.size,
             dropped_priorities=self._dropped + (self._prefetcher.dropped if self._prefetcher else 0),
             weights_version=self._board.version,
+            notes=self._take_notes(),
         )
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the run has told the learner to end."""
+        return self._ledger.stop
+
+    def end(self) -> None:
+        """Saves a last checkpoint and stops; once."""
+        if not self._ended:
+            self._ended = True
+            self.save()
+            self.close()
+
     def save(self) -> Path:
-        """Saves a checkpoint now."""
+        """Saves a checkpoint now, unless the weights were ruined."""
+        if self._ruined:
+            raise ShoalError("The weights are not finite; they are not saved.")
         state = self._learner.state()
         info = {
             "env_steps": self._ledger.env_steps,
@@ -123,6 +142,7 @@ class LearnerLoop:
 
     def restore(self, state: CheckpointState) -> None:
         """Goes on from a checkpoint, with newer weights if the board has them."""
+        self._notes = state.skipped
         self._learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
         if self._board.version > int(state.info["weights_version"]):
             self._weights.load(self._board)
@@ -138,6 +158,10 @@ class LearnerLoop:
         """Stops the prefetching thread."""
         if self._prefetcher:
             self._prefetcher.close()
+
+    def _take_notes(self) -> tuple[str, ...]:
+        notes, self._notes = self._notes, ()
+        return notes
 
     def _may_sample(self) -> bool:
         """Whether one more batch may be drawn. Asked by whoever draws, so the count of draws has one writer."""
@@ -159,6 +183,7 @@ class LearnerLoop:
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
         if result.priorities is not None:
+            self._require_finite(result)
             if self._prefetcher:
                 self._prefetcher.update_priorities(sample.keys, result.priorities)
             else:
@@ -170,12 +195,13 @@ class LearnerLoop:
         if time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
             self.save()
 
-    def _checked(self, metrics: dict[str, float]) -> dict[str, float]:
-        loss = metrics.get("loss", 0.0)
-        if loss != loss or abs(loss) == float("inf"):
+    def _require_finite(self, result: StepResult) -> None:
+        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway."""
+        assert result.priorities is not None
+        if not np.isfinite(result.priorities).all():
+            self._ruined = True
             raise ShoalError(
-                f"The loss became {loss} within {self._ledger.updates} updates; training on would ruin the weights. "
-                "Lower algorithm.learning_rate or algorithm.gradient_clip, or check the environment's rewards. "
-                f"The checkpoints before it are in {self._checkpoints}."
+                f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "
+                "Nothing of it was published or saved. Lower algorithm.learning_rate or algorithm.gradient_clip, or "
+                "check the environment's rewards, then start anew or resume from the last checkpoint."
             )
-        return metrics

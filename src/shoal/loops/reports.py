@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shoal.types import Episode
 
@@ -38,6 +38,8 @@ class LearnerReport:
     replay_rows: int
     dropped_priorities: int
     weights_version: int
+    notes: tuple[str, ...] = ()
+    """Checkpoints that could not be used."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class EvaluationReport:
     """What the evaluator saw."""
 
     returns: tuple[float, ...]
+    """Empty when the evaluation failed; the notes say why."""
     lengths: tuple[int, ...]
     env_steps: int
     """Environment steps of the run when the evaluation began."""
@@ -52,4 +55,4 @@ class EvaluationReport:
     seconds: float
     best: bool = False
     """Whether this was the best evaluation so far."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ class LearnerSettings(_Section):
     """How weights are updated."""
 
     batch_size: int = Field(256, ge=1, le=65_536, description="Draws per update.")
-    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, …")
+    device: str = Field("auto", description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …")
     threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
     prefetch: int = Field(
         0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 for none, best for small rows."
@@ -75,7 +75,9 @@ class RunSettings(_Section):
     seed: int = Field(1, ge=0, description="Seed of everything random.")
     runtime: Literal["ray", "inline"] = Field("ray", description="ray: a process per role; inline: one, reproducible.")
     address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")
-    report_seconds: float = Field(2.0, gt=0, description="Seconds between the roles' reports.")
+    report_seconds: float = Field(
+        10.0, gt=0, description="Seconds between the roles' reports; fewer while a run is young."
+    )
     restart_limit: int = Field(20, ge=0, description="Role restarts after which the run gives up.")
 
     @model_validator(mode="before")

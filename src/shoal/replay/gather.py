@@ -32,7 +32,7 @@ PIECES = 4
 """Per thread: several, so that a thread that is held up leaves its share to the others."""
 SMALL_ROW = 512
 """Rows of up to so many bytes are gathered together with the rest of their transition."""
-LINE, AHEAD = 64, 512
+LINE, AHEAD = 64, 2048
 """Bytes of a cache line, and of the next row to fetch early."""
 
 
@@ -63,7 +63,8 @@ def _copy_rows(source, origins, targets, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(numba.void(_BYTES, _INTS, _INTS, _INTS, _OUT_BYTES, _OUT_BYTES), nogil=True, cache=True)
-def _copy_pairs(source, origins, next_origins, targets, out, out_next):  # type: ignore[no-untyped-def]
+def copy_pairs(source, origins, next_origins, targets, out, out_next):  # type: ignore[no-untyped-def]
+    """`_copy_rows` twice, side by side: where the two share frames, the second copy of one finds it in the cache."""
     count, width = origins.shape[0], source.shape[1]
     for i in range(count):
         soon = min(i + 1, count - 1)
@@ -92,7 +93,12 @@ def n_step_returns(  # type: ignore[no-untyped-def]
     """Discounted reward of up to n steps, the discount of what follows (0 after termination) and the row it is
     bootstrapped from.
     """
-    rows = reward.shape[0]
+    rows, lanes = reward.shape
+    for i in range(logical.shape[0]):
+        origin = logical[i] % rows * lanes + lane[i]
+        prefetch(reward.ctypes.data + 4 * origin)
+        prefetch(terminated.ctypes.data + origin)
+        prefetch(truncated.ctypes.data + origin)
     for i in range(logical.shape[0]):
         total, discount = 0.0, 1.0
         column, following = lane[i], logical[i]
@@ -140,8 +146,10 @@ def n_step_rows(  # type: ignore[no-untyped-def]
     action_width, obs_width = action.shape[1], obs.shape[1]
     actions, out_actions = action.ctypes.data, out_action.ctypes.data
     observations, out_observations, out_following = obs.ctypes.data, out_obs.ctypes.data, out_next.ctypes.data
+    start = np.empty(logical.shape[0], np.int64)  # kept: divisions are slow
     for i in range(logical.shape[0]):
-        origin = logical[i] % rows * lanes + lane[i]
+        start[i] = logical[i] % rows
+        origin = start[i] * lanes + lane[i]
         prefetch(reward.ctypes.data + 4 * origin)
         prefetch(reward.ctypes.data + 4 * (origin + (n - 1) * lanes))
         prefetch(terminated.ctypes.data + origin)
@@ -150,7 +158,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
         prefetch(observations + obs_width * origin)
         prefetch(observations + obs_width * (origin + n * lanes))
     for i in range(logical.shape[0]):
-        row, column, place = logical[i] % rows, lane[i], target[i]
+        row, column, place = start[i], lane[i], target[i]
         origin = row * lanes + column
         copy_bytes(out_actions + place * action_width, actions + origin * action_width, action_width)
         copy_bytes(out_observations + place * obs_width, observations + origin * obs_width, obs_width)
@@ -178,6 +186,8 @@ _STACK = numba.void(_read(numba.uint8), _LANES, _INTS, _INTS, numba.int64, _OUT_
 def stack_origins(boundary, lane, logical, target, stack, out_origin, out_target):  # type: ignore[no-untyped-def]
     """For each row the places of its `stack` newest frames, oldest first; -1 (zeros) before the episode began."""
     rows, lanes = boundary.shape
+    for i in range(logical.shape[0]):
+        prefetch(boundary.ctypes.data + (logical[i] - stack + 1) % rows * lanes + lane[i])
     for i in range(logical.shape[0]):
         episode = True
         row = logical[i] % rows
@@ -230,20 +240,10 @@ class Copier:
         def piece(part: slice) -> None:
             _copy_rows(source, origins[part], targets[part], out)
 
-        self._run(piece, len(origins), len(origins) * source.shape[1])
+        self.share(piece, len(origins), len(origins) * source.shape[1])
 
-    def pairs(
-        self, source: Array, origins: Int64s, next_origins: Int64s, targets: Int64s, out: Array, out_next: Array
-    ) -> None:
-        """`rows` twice, side by side: where the two share frames, the second copy of one finds it in the cache."""
-        source, out, out_next = _rows_alike(source, out, out_next)
-
-        def piece(part: slice) -> None:
-            _copy_pairs(source, origins[part], next_origins[part], targets[part], out, out_next)
-
-        self._run(piece, len(origins), 2 * len(origins) * source.shape[1])
-
-    def _run(self, copy: Callable[[slice], Any], count: int, nbytes: int) -> None:
+    def share(self, copy: Callable[[slice], Any], count: int, nbytes: int) -> None:
+        """Runs `copy` over slices of `count` rows, `nbytes` in all, on as many threads as that is worth."""
         if self._pool is None or nbytes < PARALLEL_BYTES:
             copy(slice(0, count))
             return

@@ -28,8 +28,6 @@ class Entry(IntEnum):
     """Environment steps of earlier shards that are gone (driver)."""
     BASE_EPISODES = 5
     BASE_UPDATES = 6
-    DROPPED_PRIORITIES = 7
-    """Priorities that came too late (learner)."""
 
 
 RUN, HALT, WIND_DOWN = 0, 1, 2

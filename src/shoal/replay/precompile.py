@@ -15,7 +15,7 @@ KERNELS = (
     prioritized._magnitudes,
     starts._startable,
     gather._copy_rows,
-    gather._copy_pairs,
+    gather.copy_pairs,
     gather.n_step_returns,
     gather.n_step_rows,
     gather.stack_origins,

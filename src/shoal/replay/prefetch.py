@@ -7,6 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Prefetcher:
         if replay.ring < depth + 2:
             raise ReplayError(f"The replay's ring holds {replay.ring} batches; {depth} ahead need {depth + 2}.")
         self._replay, self._may_sample = replay, may_sample
-        self._ready: queue.Queue[Sample] = queue.Queue(maxsize=depth)
+        self._ready: queue.Queue[Sample | None] = queue.Queue(maxsize=depth)
         self._priorities: queue.SimpleQueue[tuple[Keys, npt.NDArray[np.float32]]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -48,11 +49,12 @@ class Prefetcher:
         if self._failure is not None:
             raise self._failure
         try:
-            return self._ready.get(timeout=timeout)
+            sample = self._ready.get(timeout=timeout)
         except queue.Empty:
-            if self._failure is not None:  # while this call waited
-                raise self._failure from None
-            return None
+            sample = None
+        if sample is None and self._failure is not None:  # while this call waited
+            raise self._failure
+        return sample
 
     def update_priorities(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> None:
         """Hands priorities over; they are applied before the next draw."""
@@ -77,6 +79,8 @@ class Prefetcher:
                     self._offer(sample)
         except BaseException as failure:  # handed to the learner's thread, which raises it
             self._failure = failure
+            with contextlib.suppress(queue.Full):
+                self._ready.put_nowait(None)  # wakes a learner that waits
 
     def _apply_priorities(self) -> None:
         while not self._priorities.empty():

@@ -44,7 +44,7 @@ class ReplaySettings(BaseModel):
     selectors: tuple[SelectorSettings, ...] = Field(
         (SelectorSettings(type="prioritized"),), min_length=1, description="Ways to choose rows, with their ratios."
     )
-    path: Path | None = Field(None, description="Folder for the shards; null: shared memory if they fit, else the run folder.")
+    path: Path | None = Field(None, description="Folder for the shards; null: shared memory, else disk.")
     keep: bool = Field(False, description="Keep the replay of a run that ended well; runs that can be resumed do.")
     threads: int = Field(1, ge=1, le=64, description="Threads that copy large batches.")
 

@@ -11,11 +11,10 @@ How a torn row never leaves a shard, without a lock:
     head = head + k       (c)               look at claim again: rows below claim - T may be torn, redraw them
 
 Because `claim` moves *before* the first byte of an old row is overwritten, a reader whose rows are all at or above
-`claim - T`
-*after* copying has copied them whole. Rows are immutable once published.
+`claim - T` *after* copying has copied them whole. Rows are immutable once published.
 
-A killed writer loses at most the rows it was writing. `ShardWriter.reopen` fills the claimed but unpublished rows with
-CUT markers, raises `epoch` and goes on; no view looks across a CUT.
+A killed writer loses at most the rows it was writing. The next `ShardWriter` fills the claimed but unpublished rows
+with CUT markers, raises `epoch` and goes on; no view looks across a CUT.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Header(IntEnum):
     CLOSED = 5
     STEPS = 6
     EPISODES = 7
-    DROPPED = 8
-    CUTS = 9
+    CUTS = 8
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
         _require(requested, nbytes, "replay.path")
         return _make(requested / name)
     refused = []
+    fallback.mkdir(parents=True, exist_ok=True)
     for root, what in ((SHARED_MEMORY, "shared memory"), (fallback, "the disk")):
         if not root.is_dir() or not os.access(root, os.W_OK):
             refused.append(f"{root} cannot be written")

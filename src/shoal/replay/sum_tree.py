@@ -35,14 +35,14 @@ _LANES = numba.types.Array(numba.int32, 1, "C", readonly=True)
 _BLOCKS, _LEVELS = numba.float64[:, ::1], numba.int64[::1]
 
 
-_DESCEND = numba.void(_BLOCKS, _LEVELS, numba.float64[::1], numba.int64[::1], numba.float64[::1])
+_DESCEND = numba.void(_BLOCKS, _LEVELS, numba.int64, numba.float64[::1], numba.int64[::1], numba.float64[::1])
 
 
 @numba.njit(_DESCEND, nogil=True, cache=True)
-def _descend(blocks, levels, points, out_leaf, out_priority):  # type: ignore[no-untyped-def]
+def _descend(blocks, levels, top, points, out_leaf, out_priority):  # type: ignore[no-untyped-def]
+    """From the nodes `out_leaf` of level `top`, where `points` begin anew at each node, to the leaves."""
     count = points.shape[0]
-    out_leaf[:] = 0
-    for level in range(1, levels.shape[0]):
+    for level in range(top + 1, levels.shape[0]):
         below = blocks.ctypes.data + (8 * FANOUT * levels[level + 1] if level + 1 < levels.shape[0] else 0)
         for i in range(count):
             node, point = out_leaf[i], points[i]
@@ -123,7 +123,22 @@ def _draw(  # type: ignore[no-untyped-def]
     count = points.shape[0]
     for i in range(count):
         points[i] = max(0.0, (first + i + points[i]) * step - below)
-    _descend(blocks, levels, points, out_logical, out_probability)
+    # These points ascend: down to the last level with fewer nodes than draws, one pass along the nodes is faster.
+    top = 0
+    while top + 2 < levels.shape[0] and FANOUT * (levels[top + 2] - levels[top + 1]) <= count:
+        top += 1
+    following = FANOUT * levels[top]
+    end = FANOUT * levels[top + 1] if top > 0 else 1
+    node, before, after = following, 0.0, 0.0
+    for i in range(count):
+        while points[i] >= after and following < end:
+            priority = blocks[following // FANOUT, following % FANOUT]
+            if priority > 0.0:
+                node, before, after = following, after, after + priority
+            following += 1
+        out_logical[i] = node - FANOUT * levels[top]
+        points[i] -= before
+    _descend(blocks, levels, top, points, out_logical, out_probability)
     written = newest % rows
     for i in range(count):
         position = out_logical[i] // lanes
@@ -186,7 +201,8 @@ class SumTree:
 
     def find(self, points: Float64s, out_leaf: Int64s, out_priority: Float64s) -> None:
         """For each point in [0, total): the leaf whose stretch of the running sum holds it. Overwrites `points`."""
-        _descend(self._blocks, self._levels, points, out_leaf, out_priority)
+        out_leaf[:] = 0
+        _descend(self._blocks, self._levels, 0, points, out_leaf, out_priority)
 
     def set_many(self, leaves: Int64s, priorities: Float64s) -> None:
         """Sets scattered leaves; the last of a repeated leaf wins."""

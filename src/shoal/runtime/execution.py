@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from shoal.errors import CheckpointError
@@ -25,6 +23,7 @@ from shoal.runtime.inline import run_inline
 from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
 from shoal.runtime.progress import Progress
 from shoal.runtime.run_folder import RunFolder, Status, Summary
+from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
 from shoal.types import EnvSpec
 
@@ -52,6 +51,8 @@ def execute(
         ShoalError: the run failed; the summary says so too.
     """
     with folder.lock(), Progress(folder.path.name, console=console, quiet=quiet) as progress:
+        if not resume:  # first of all: whatever happens next, the folder can be opened
+            folder.write_run_json(seed=settings.seed, command=sys.argv)
         spec = assembly.describe(settings)
         needed = assembly.replay_bytes(settings, spec)
         places, found = _place(settings, folder, needed)
@@ -61,21 +62,19 @@ def execute(
         ledger.beat()
         if resume:
             notes += _continue_counts(ledger, folder, found)
-        else:
-            folder.write_run_json(seed=settings.seed, command=sys.argv, env=spec)
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
             for text in log.notes:
                 progress.note(text)
             supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
-            with _stopping_cleanly(supervisor):
-                summary = _run(supervisor, places, folder)
-    _free(settings, places, summary)
+            with StopSignals(supervisor.interrupt) as signals:
+                summary = _run(supervisor, places, folder, signals)
+        _free(settings, places, summary)
     return summary
 
 
-def _run(supervisor: Supervisor, places: Places, folder: RunFolder) -> Summary:
+def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Summary:
     status: Status = "failed"
     error: str | None = None
     try:
@@ -84,7 +83,7 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder) -> Summary:
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            status = run_on_ray(supervisor, places, folder)
+            status = run_on_ray(supervisor, places, folder, signals)
     except BaseException as failure:
         error = str(failure) or repr(failure)
         raise
@@ -131,7 +130,7 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
     others = [other for other in replay_folders() if other != places.replay and not _alive(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
-        yield f"{len(others)} runs that have ended still hold {gib(held)} of shared memory: `shoal clean` frees it"
+        yield f"replays of runs that have ended hold {gib(held)} of shared memory: `shoal clean` lists and frees them"
 
 
 def _alive(replay: Path) -> bool:
@@ -145,26 +144,6 @@ def _wall_before(folder: RunFolder) -> float:
         return 0.0
     rows = read_metrics(folder.metrics_jsonl)
     return float(rows[-1]["wall"]) if rows else 0.0
-
-
-@contextlib.contextmanager
-def _stopping_cleanly(supervisor: Supervisor) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends the run in order, the second at once."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if supervisor.interrupted:
-            raise KeyboardInterrupt
-        supervisor.interrupt()
-
-    try:
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever runs us there handles signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _free(settings: RunSettings, places: Places, summary: Summary) -> None:

@@ -45,10 +45,10 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
             supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
             outcome = supervisor.outcome() or outcome
         supervisor.record()
-        learner.save()
+        learner.end()
     finally:
         for actor in actors:
-            actor.close()
+            actor.end()
         learner.close()
-        evaluator.close()
+        evaluator.end()
     return outcome

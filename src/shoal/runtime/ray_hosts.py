@@ -15,6 +15,11 @@ from shoal.loops.settings import RunSettings
 Role = Literal["actor", "learner", "evaluator"]
 
 
+def pid_file(replay: Path, role: Role, index: int) -> Path:
+    """Where a role says which process it has, once it is built."""
+    return replay / f"{role}_{index}.pid"
+
+
 @ray.remote
 class Host:
     """One role in a process of its own."""
@@ -26,26 +31,20 @@ class Host:
         settings: the run's settings as JSON.
         replay, checkpoints: the run's folders.
         """
-        self._settings = RunSettings.model_validate_json(settings)
+        parsed = RunSettings.model_validate_json(settings)
         places = Places(Path(replay), Path(checkpoints))
         self._role: Any
         if role == "actor":
-            self._role = assembly.build_actor(self._settings, places, index)
+            self._role = assembly.build_actor(parsed, places, index)
         elif role == "learner":
-            self._role = assembly.build_learner(self._settings, places)
+            self._role = assembly.build_learner(parsed, places)
         else:
-            self._role = assembly.build_evaluator(self._settings, places)
-
-    def pid(self) -> int:
-        """Answers once the role is built."""
-        return os.getpid()
+            self._role = assembly.build_evaluator(parsed, places)
+        pid_file(places.replay, role, index).write_text(str(os.getpid()))
 
     def run(self, **bounds: float) -> Any:
-        """A bounded piece of the role's work; returns its report."""
-        return self._role.run(**bounds)
-
-    def finish(self, save: bool) -> None:
-        """Ends the role; the learner saves its last checkpoint."""
-        if save:
-            self._role.save()
-        self._role.close()
+        """A bounded piece of the role's work; returns its report. The last piece of a run ends the role in order."""
+        report = self._role.run(**bounds)
+        if self._role.stopping:
+            self._role.end()
+        return report

@@ -6,6 +6,7 @@ per second whatever its speed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -16,16 +17,21 @@ from typing import Any, cast
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
-from shoal.loops.assembly import Places
+from shoal.loops.assembly import Places, choose_device
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
-from shoal.runtime.ray_hosts import Host, Role
+from shoal.runtime.ray_hosts import Host, Role, pid_file
 from shoal.runtime.run_folder import RunFolder, Status
+from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
 
 POLL_SECONDS = 0.1
@@ -41,19 +47,22 @@ class _Seat:
 
     role: Role
     index: int
+    number: int
+    """Its place in the fleet."""
     host: Any = None
     work: Any = None
-    ready: Any = None
-    asked: float = 0.0
+    built: bool = False
+    """Whether its process is up and holds the role."""
 
     @property
     def name(self) -> str:
         return f"actor {self.index}" if self.role == "actor" else self.role
 
 
-def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder) -> Status:
+def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Status:
     """Runs until the supervisor says how it ended."""
     with _cluster(supervisor):
+        signals.install()  # Ray has put its own handlers in place
         return _Fleet(supervisor, places, folder).run()
 
 
@@ -88,11 +97,13 @@ class _Fleet:
         self._supervisor, self._settings, self._ledger = supervisor, supervisor.settings, supervisor.ledger
         self._places, self._folder = places, folder
         self._text = self._settings.model_dump_json()
-        self._node = ray.get_runtime_context().get_node_id()
-        self._actors = [_Seat("actor", index) for index in range(self._settings.actors)]
-        self._learner = _Seat("learner", 0)
-        self._evaluator = _Seat("evaluator", 0)
+        self._actors = [_Seat("actor", index, index) for index in range(self._settings.actors)]
+        self._learner = _Seat("learner", 0, self._settings.actors)
+        self._evaluator = _Seat("evaluator", 0, self._settings.actors + 1)
+        self._seats = [*self._actors, self._learner, self._evaluator]
         self._pids: dict[str, int] = {}
+        self._device = choose_device(self._settings.learner.device, describe_env(self._settings.env))
+        self._needs, self._group = self._reserve()
 
     def run(self) -> Status:
         """The supervision loop."""
@@ -107,35 +118,52 @@ class _Fleet:
                 if self._evaluator.work is None and self._supervisor.take_evaluation_turn():
                     self._evaluate()
                 self._supervisor.tick()
-                if time.monotonic() - recorded >= self._settings.report_seconds:
+                if time.monotonic() - recorded >= self._supervisor.report_seconds:
                     recorded = time.monotonic()
                     self._supervisor.record()
                 outcome = self._supervisor.outcome()
             if outcome == "finished":
                 outcome = self._wind_down() or outcome
-            self._supervisor.record()
             return outcome
         finally:
-            self._stop(save=True)
+            self._stop()
+            self._supervisor.record()
+
+    def _reserve(self) -> tuple[list[dict[str, float]], PlacementGroup]:
+        """Room for every role on this node: shared memory does not reach further. Does not wait for ever for it."""
+        here = ray.get_runtime_context().get_node_id()
+        node = next(node for node in ray.nodes() if node["NodeID"] == here)
+        total = node["Resources"]
+        wants_gpu = self._device.type == "cuda" and total.get("GPU", 0.0) >= 1
+        pin = {f"node:{node['NodeManagerAddress']}": 0.001}
+        needs = [{"CPU": 1.0, **({"GPU": 1.0} if seat is self._learner and wants_gpu else {})} for seat in self._seats]
+        group = placement_group([{**need, **pin} for need in needs], strategy="PACK")
+        if not ray.wait([group.ready()], timeout=PLACEMENT_SECONDS)[0]:
+            free, wanted = ray.available_resources(), f"{len(needs)} CPUs{' and 1 GPU' if wants_gpu else ''}"
+            raise PlacementError(
+                f"The cluster could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. "
+                f"They need {wanted} on this node, which has {total.get('CPU', 0):g} CPUs; of the whole cluster "
+                f"{free.get('CPU', 0):g} CPUs are free. Use fewer actors, or free some."
+            )
+        return needs, group
 
     def _start(self, seat: _Seat) -> None:
-        """Gives a role a process, on this node: shared memory does not reach further."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        wants_gpu = seat.role == "learner" and self._settings.learner.device != "cpu"
-        gpus = 1 if wants_gpu and ray.cluster_resources().get("GPU", 0) >= 1 else 0
-        here = NodeAffinitySchedulingStrategy(self._node, soft=False)
-        host = cast(Any, Host).options(num_cpus=1, num_gpus=gpus, scheduling_strategy=here, max_concurrency=1)
+        """Gives a role a process."""
+        pid_file(self._places.replay, seat.role, seat.index).unlink(missing_ok=True)
+        need = self._needs[seat.number]
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.number)
+        host = cast(Any, Host).options(num_cpus=need["CPU"], num_gpus=need.get("GPU", 0), scheduling_strategy=place)
         folders = (str(self._places.replay), str(self._places.checkpoints))
-        seat.host = host.remote(seat.role, seat.index, self._text, *folders)
-        seat.ready, seat.asked, seat.work = seat.host.pid.remote(), time.monotonic(), None
-        self._supervisor.ray_calls += 2
+        seat.host, seat.work, seat.built = host.remote(seat.role, seat.index, self._text, *folders), None, False
+        self._supervisor.ray_calls += 1
 
     def _submit(self, seat: _Seat) -> None:
         """Asks a role for its next bounded piece of work."""
         judging = seat.role == "evaluator"
         bounds = (
-            {"episodes": self._settings.evaluation.episodes} if judging else {"seconds": self._settings.report_seconds}
+            {"episodes": self._settings.evaluation.episodes}
+            if judging
+            else {"seconds": self._supervisor.report_seconds}
         )
         seat.work = seat.host.run.remote(**bounds)
         self._supervisor.ray_calls += 1
@@ -145,13 +173,9 @@ class _Fleet:
             self._start(self._evaluator)
         self._submit(self._evaluator)
 
-    @property
-    def _seats(self) -> list[_Seat]:
-        return [*self._actors, self._learner, self._evaluator]
-
     def _collect(self, timeout: float) -> None:
         """Takes in what is done, restarts what died, asks for more unless the run is ending."""
-        self._check_placement()
+        self._note_processes()
         working = {seat.work: seat for seat in self._seats if seat.work is not None}
         done, _ = ray.wait(list(working), num_returns=len(working), timeout=timeout) if working else ([], [])
         for reference in done:
@@ -163,6 +187,7 @@ class _Fleet:
                 self._restart(seat, death)
                 continue
             except RayTaskError as failure:
+                seat.host = None
                 raise _cause(seat, failure) from failure
             getattr(self._supervisor, "evaluation" if seat.role == "evaluator" else seat.role)(report)
             if seat.role != "evaluator" and not self._ledger.stop:
@@ -174,66 +199,48 @@ class _Fleet:
             return
         cause = getattr(death, "cause", None)
         if isinstance(cause, RayTaskError):  # its constructor raised: it would raise again
+            seat.host = None
             raise _cause(seat, cause) from death
         self._supervisor.restarted(seat.name, "its process ended")
         self._start(seat)
         self._submit(seat)
 
-    def _check_placement(self) -> None:
-        """Notes the process of every role that is up; refuses to wait for ever for one that cannot be placed."""
+    def _note_processes(self) -> None:
+        """Says in the run folder which process each role has."""
         for seat in self._seats:
-            if seat.ready is None:
-                continue
-            if ray.wait([seat.ready], timeout=0)[0]:
-                try:
-                    self._pids[seat.name] = ray.get(seat.ready)
-                    self._folder.write_json("processes.json", self._pids)
-                except (RayActorError, RayTaskError):
-                    pass  # its work fails in the same way, and is looked at there
-                seat.ready = None
-            elif time.monotonic() - seat.asked > PLACEMENT_SECONDS and ray.available_resources().get("CPU", 0.0) < 1:
-                total, roles = ray.cluster_resources().get("CPU", 0.0), len(self._actors) + 2
-                raise PlacementError(
-                    f"The cluster could not place {seat.name} within {PLACEMENT_SECONDS:.0f} s: it needs 1 CPU on this "
-                    f"node, 0 of the cluster's {total:g} are free, and this run has {roles} roles. "
-                    "Use fewer actors or free some CPUs."
-                )
+            file = pid_file(self._places.replay, seat.role, seat.index)
+            if seat.host is not None and not seat.built and file.exists() and (text := file.read_text()):
+                seat.built = True
+                self._pids[seat.name] = int(text)
+                self._folder.write_json("processes.json", self._pids)
 
     def _wind_down(self) -> Status | None:
         """Ends training, then judges the final weights."""
         self._ledger[Entry.STOP] = WIND_DOWN
         self._drain(FINISH_SECONDS)
         if self._supervisor.final_evaluation_due:
-            self._evaluate()
+            if self._evaluator.work is None:
+                self._evaluate()
             while self._evaluator.work is not None and not self._ledger.halt:
                 self._collect(POLL_SECONDS)
                 self._supervisor.tick()
         return self._supervisor.outcome()
 
     def _drain(self, seconds: float) -> None:
-        """Waits for the work at hand of actors and learner; roles that are still being built hold nothing."""
+        """Waits until actors and learner have ended; those that are still being built hold nothing."""
+        if self._learner.built and self._learner.host is not None and self._learner.work is None:
+            self._submit(self._learner)  # between two pieces of work: let it save
         deadline = time.monotonic() + seconds
         trainers = (*self._actors, self._learner)
-        while any(s.work is not None and s.ready is None for s in trainers) and time.monotonic() < deadline:
+        while any(seat.work is not None and seat.built for seat in trainers) and time.monotonic() < deadline:
             self._collect(POLL_SECONDS)
             self._supervisor.tick()
 
-    def _stop(self, *, save: bool) -> None:
-        """Lets every role finish what it holds, then ends its process."""
+    def _stop(self) -> None:
+        """Lets every role end what it holds, then ends its process."""
         self._ledger[Entry.STOP] = HALT
-        deadline = time.monotonic() + FINISH_SECONDS
-        try:
+        with contextlib.suppress(RayActorError, ShoalError):  # it is ending anyway
             self._drain(FINISH_SECONDS)
-            ended = [
-                seat.host.finish.remote(save=save and seat.role == "learner")
-                for seat in self._seats
-                if seat.host is not None and seat.ready is None
-            ]
-            self._supervisor.ray_calls += len(ended)
-            if ended:
-                ray.wait(ended, num_returns=len(ended), timeout=max(1.0, deadline - time.monotonic()))
-        except (RayActorError, ShoalError):
-            pass  # it is ending anyway
         for seat in self._seats:
             if seat.host is not None:
                 ray.kill(seat.host)

@@ -23,6 +23,7 @@ from shoal.runtime.run_folder import Status as Outcome
 from shoal.runtime.run_folder import Summary
 
 RECENT_EPISODES = 100
+FIRST_REPORT_SECONDS = 2.0
 
 
 class Supervisor:
@@ -59,6 +60,8 @@ class Supervisor:
         self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
         self._learner: LearnerReport | None = None
         self._staleness_sum, self._staleness_updates = 0.0, 0
+        self._metric_sums: dict[str, float] = {}
+        self._metric_updates = 0
         self._evaluation: EvaluationReport | None = None
         self._evaluations = 0
         every = settings.evaluation.every_steps
@@ -81,15 +84,23 @@ class Supervisor:
         """Takes the learner's report."""
         self._learner_seconds += report.seconds
         self._learner_waited += report.waited
+        for text in report.notes:
+            self.note(text)
         if report.updates:
             self._learner = report
+            for name, value in report.metrics.items():
+                self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value * report.updates
+            self._metric_updates += report.updates
             self._staleness_sum += report.staleness * report.updates
             self._staleness_updates += report.updates
-        self.ledger[Entry.DROPPED_PRIORITIES] = report.dropped_priorities
 
     def evaluation(self, report: EvaluationReport | None) -> None:
         """Takes an evaluation; writes its metrics at once."""
         if report is None:
+            return
+        for text in report.notes:
+            self.note(text)
+        if not report.returns:
             return
         self._evaluation = report
         self._evaluations += 1
@@ -98,11 +109,10 @@ class Supervisor:
             "eval/std_reward": float(np.std(report.returns)),
             "eval/mean_ep_length": float(np.mean(report.lengths)),
             "eval/weights_version": float(report.weights_version),
+            "eval/is_best": float(report.best),
             "time/eval_seconds": report.seconds,
         }
         self._log.write(report.env_steps, values, self.wall)
-        for text in report.notes:
-            self.note(text)
         self.show()
 
     def restarted(self, role: str, why: str) -> None:
@@ -147,6 +157,11 @@ class Supervisor:
             return "finished"
         return None
 
+    @property
+    def report_seconds(self) -> float:
+        """How long the roles' next piece of work is: short at first, so that a young run shows something soon."""
+        return min(self.settings.report_seconds, max(FIRST_REPORT_SECONDS, (time.monotonic() - self._began) / 6))
+
     def interrupt(self) -> None:
         """The user asked to stop. Safe in a signal handler."""
         self.interrupted = True
@@ -177,7 +192,7 @@ class Supervisor:
             values["rollout/ep_rew_mean"] = float(np.mean(self._returns))
             values["rollout/ep_len_mean"] = float(np.mean(self._lengths))
         if self._learner is not None:
-            values |= {f"train/{name}": value for name, value in self._learner.metrics.items()}
+            values |= {f"train/{name}": total / self._metric_updates for name, total in self._metric_sums.items()}
             values["train/staleness"] = self._learner.staleness
             values["replay/rows"] = self._learner.replay_rows
             values["replay/dropped_priorities"] = self._learner.dropped_priorities
@@ -192,6 +207,7 @@ class Supervisor:
             "time/restarts": self.restarts,
         }
         self._log.write(steps, values, self.wall)
+        self._metric_sums, self._metric_updates = {}, 0
 
     def show(self) -> None:
         """Refreshes the live view."""

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM: the first one ends a run in order, the second at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Calls `on_stop` at the first signal, raises KeyboardInterrupt at the second. Use it as a context.
+
+    `install` may be called again: Ray puts handlers of its own in place when it starts.
+    """
+
+    def __init__(self, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Takes the signals. Outside the main thread it cannot, and whoever runs us there handles them."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            earlier = signal.signal(number, self._handle)
+            self._before.setdefault(number, earlier)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._on_stop()
+
+    def __enter__(self) -> StopSignals:
+        self.install()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
