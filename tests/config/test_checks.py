@@ -37,7 +37,6 @@ def test_capacity_for_all_lanes() -> None:
 def test_missing_gpu() -> None:
     with pytest.raises(ConfigError, match="no usable GPU"):
         check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda"]))
-    check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda", "address=auto"]))
 
 
 def test_a_run_without_an_end_gets_one() -> None:

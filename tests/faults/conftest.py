@@ -65,7 +65,10 @@ class Training:
         """kill -9 of one role; waits until another process has taken its place."""
         before = self.wait_for(lambda: self.pids().get(name), f"process of {name}")
         os.kill(before, signal.SIGKILL)
-        self.wait_for(lambda: self.pids().get(name) not in (None, before) or self.process.poll() is not None, f"new {name}")
+        self.wait_for(lambda: self.pids().get(name) not in (None, before), f"new {name}")
+
+    def close(self) -> None:
+        self._log.close()
 
     def press_ctrl_c(self) -> None:
         """What a terminal does: SIGINT to every process of the group, Ray's included."""
@@ -98,6 +101,7 @@ def train(tmp_path: Path) -> Iterator[Callable[..., Training]]:
         if training.process.poll() is None:
             training.process.kill()
         training.process.wait()
+        training.close()
         for process in training.family:
             if process.is_running():
                 process.kill()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.conftest import ROOT, Training
 
 from shoal.replay import Ledger, ShardReader
-from tests.faults.conftest import ROOT, Training
 
 pytestmark = pytest.mark.faults
 SCENARIO = str(ROOT / "scenarios" / "cartpole_apex_dqn.yaml")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.fakes import corridor
 
 from shoal.errors import EnvError, ShoalError
 from shoal.loops import assembly
@@ -15,7 +16,6 @@ from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger, ShardReader
 from shoal.replay.ledger import HALT, RUN
 from shoal.types import CUT, FINAL
-from tests.fakes import corridor
 
 
 def prepared(tmp_path: Path, settings: RunSettings) -> tuple[Places, Ledger]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes import corridor
 
 from shoal.errors import EnvError
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.metrics import read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
-from tests.fakes import corridor
 
 
 def run(tmp_path: Path, settings: RunSettings, folder: RunFolder | None = None) -> tuple[RunFolder, Summary]:
@@ -36,16 +36,6 @@ def test_one_seed_one_result(tmp_path: Path, algo: str) -> None:
     assert len(timeless(first)) >= 5
     assert timeless(first) == timeless(second)
     assert timeless(first) != timeless(other)
-
-
-@pytest.mark.learning
-@pytest.mark.parametrize("algo", ["apex-dqn", "apex-qr-dqn"])
-def test_it_learns_the_corridor(tmp_path: Path, algo: str) -> None:
-    folder, summary = run(tmp_path, corridor(algo=algo, stop={"steps": 6000, "mean_return": 1.0}))
-    assert summary.status == "solved" and summary.eval_return_mean == 1.0
-    assert json.loads(folder.summary_json.read_text())["status"] == "solved"
-    assert summary.samples_per_insert == pytest.approx(8, rel=0.05)
-    assert not Path(json.loads(folder.replay_json.read_text())["path"]).exists()  # freed: it ended well
 
 
 def test_resume_goes_on_with_the_replay(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ PIECES = 4
 """Per thread: several, so that a thread that is held up leaves its share to the others."""
 SMALL_ROW = 512
 """Rows of up to so many bytes are gathered together with the rest of their transition."""
-LINE, AHEAD = 64, 2048
-"""Bytes of a cache line, and of the next row to fetch early."""
+LINE, PAGE, AHEAD = 64, 4096, 1024
+"""Bytes of a cache line, of a page of shared memory, and of the next row to fetch early."""
 
 
 def _read(dtype: Any) -> Any:
@@ -51,35 +51,48 @@ _BYTES, _OUT_BYTES = _read(numba.uint8), numba.uint8[:, ::1]
 @numba.njit(numba.void(_BYTES, _INTS, _INTS, _OUT_BYTES), nogil=True, cache=True)
 def _copy_rows(source, origins, targets, out):  # type: ignore[no-untyped-def]
     count, width = origins.shape[0], source.shape[1]
+    if width <= LINE:
+        for i in range(count):
+            prefetch(source.ctypes.data + origins[i] * width)
     for i in range(count):
-        # The processor goes on by itself within a row, but cannot know where the next one lies.
-        following = origins[min(i + 1, count - 1)]
-        for ahead in range(0, min(width, AHEAD), LINE):
-            prefetch(source.ctypes.data + following * width + ahead)
+        if width > LINE:
+            # The processor goes on by itself within a row, but cannot know where the next one lies.
+            soon = source.ctypes.data + origins[min(i + 1, count - 1)] * width
+            for ahead in range(0, min(width, AHEAD), LINE):
+                prefetch(soon + ahead)
         if origins[i] < 0:
             out[targets[i], :] = 0
         else:
             copy_bytes(out.ctypes.data + targets[i] * width, source.ctypes.data + origins[i] * width, width)
 
 
-@numba.njit(numba.void(_BYTES, _INTS, _INTS, _INTS, _OUT_BYTES, _OUT_BYTES), nogil=True, cache=True)
-def copy_pairs(source, origins, next_origins, targets, out, out_next):  # type: ignore[no-untyped-def]
-    """`_copy_rows` twice, side by side: where the two share frames, the second copy of one finds it in the cache."""
+@numba.njit(numba.void(_BYTES, *(_INTS,) * 3, numba.int64, _OUT_BYTES, _OUT_BYTES), nogil=True, cache=True)
+def copy_pairs(source, origins, next_origins, targets, stack, out, out_next):  # type: ignore[no-untyped-def]
+    """`_copy_rows` twice, stack by stack: where two share frames, the second copy of one finds it in the cache."""
     count, width = origins.shape[0], source.shape[1]
-    for i in range(count):
-        soon = min(i + 1, count - 1)
+    following = origins[0]
+    for i in range(2 * count):
+        origin = following
+        # The row after this one: the same stack goes on, or its successor's begins, or the next draw's.
+        soon, frame = divmod(min(i + 1, 2 * count - 1), 2 * stack)
+        place = soon * stack + frame % stack
+        following = origins[place] if frame < stack else next_origins[place]
+        start = source.ctypes.data + following * width
         for ahead in range(0, min(width, AHEAD), LINE):
-            prefetch(source.ctypes.data + origins[soon] * width + ahead)
-        if origins[i] < 0:
-            out[targets[i], :] = 0
+            prefetch(start + ahead)
+        for page in range((start // PAGE + 1) * PAGE, start + width, PAGE):
+            # Nor does it fetch ahead into another page.
+            for ahead in range(0, AHEAD // 2, LINE):
+                prefetch(page + ahead)
+        draw, frame = divmod(i, 2 * stack)
+        target = targets[draw * stack + frame % stack]
+        if origin >= 0:
+            batch = out.ctypes.data if frame < stack else out_next.ctypes.data
+            copy_bytes(batch + target * width, source.ctypes.data + origin * width, width)
+        elif frame < stack:
+            out[target, :] = 0
         else:
-            copy_bytes(out.ctypes.data + targets[i] * width, source.ctypes.data + origins[i] * width, width)
-        for ahead in range(0, min(width, AHEAD), LINE):
-            prefetch(source.ctypes.data + next_origins[soon] * width + ahead)
-        if next_origins[i] < 0:
-            out_next[targets[i], :] = 0
-        else:
-            copy_bytes(out_next.ctypes.data + targets[i] * width, source.ctypes.data + next_origins[i] * width, width)
+            out_next[target, :] = 0
 
 
 _STREAM = (_read(numba.float32), _read(numba.boolean), _read(numba.boolean))

@@ -130,7 +130,7 @@ class NStepView:
                 n_step_returns(*stream, column, start, place, self.n, self.gamma, out.reward, out.discount, following)
                 origin, frame = stacks(shard, column, start, place, self.stack)
                 next_origin, _ = stacks(shard, column, following, place, self.stack)
-                copy_pairs(rows["obs"], origin, next_origin, frame, into["obs"], into["next_obs"])
+                copy_pairs(rows["obs"], origin, next_origin, frame, self.stack, into["obs"], into["next_obs"])
 
             copier.share(piece, len(logical), 2 * len(logical) * self.stack * into["obs"].shape[1])
             copier.rows(rows["action"], origins(shard, lane, logical), target, into["action"])

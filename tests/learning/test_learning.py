@@ -1,0 +1,41 @@
+"""Every algorithm learns, in the runtime that repeats itself exactly: a failure here is a change, not bad luck."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests.fakes import corridor
+
+from shoal.algorithms import ALGORITHMS
+from shoal.config import load_scenario
+from shoal.loops.settings import RunSettings
+from shoal.runtime.execution import execute
+from shoal.runtime.run_folder import RunFolder, Summary
+
+pytestmark = pytest.mark.learning
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def run(tmp_path: Path, settings: RunSettings) -> tuple[RunFolder, Summary]:
+    folder = RunFolder.create(tmp_path, settings.env.id, settings.algo, datetime.now())
+    return folder, execute(settings, folder, quiet=True)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_it_learns_the_corridor(tmp_path: Path, algo: str) -> None:
+    folder, summary = run(tmp_path, corridor(algo=algo, stop={"steps": 6000, "mean_return": 1.0}))
+    assert summary.status == "solved" and summary.eval_return_mean == 1.0
+    assert json.loads(folder.summary_json.read_text())["status"] == "solved"
+    assert summary.samples_per_insert == pytest.approx(8, rel=0.05)
+    assert not Path(json.loads(folder.replay_json.read_text())["path"]).exists()  # freed: it ended well
+
+
+@pytest.mark.parametrize("name", ["cartpole_apex_dqn", "cartpole_apex_qr_dqn"])
+def test_its_scenario_solves_cartpole(tmp_path: Path, name: str) -> None:
+    """Well beyond chance (a random policy gets 22) within a short budget; benchmarks/cartpole.py has the whole bar."""
+    overrides = ["runtime=inline", "seed=2", "stop.steps=20000", "stop.mean_return=300"]
+    _, summary = run(tmp_path, load_scenario(SCENARIOS / f"{name}.yaml", overrides))
+    assert summary.status == "solved", summary
