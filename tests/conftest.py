@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 # Before anything imports numpy, torch, pygame or ray: they read these once.
@@ -15,11 +18,15 @@ os.environ.update(
     PYGAME_HIDE_SUPPORT_PROMPT="1",
     RAY_USAGE_STATS_ENABLED="0",
     WANDB_MODE="offline",
+    # Replays of tests go to a place of their own, gone afterwards, on real shared memory where there is some.
+    SHOAL_SHARED_MEMORY=tempfile.mkdtemp(prefix="shoal-tests-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None),
 )
 
 import psutil
 import pytest
 from hypothesis import settings
+
+atexit.register(shutil.rmtree, os.environ["SHOAL_SHARED_MEMORY"], ignore_errors=True)
 
 # A shared machine may stall any single example; slowness is measured in benchmarks/, not here.
 settings.register_profile("shoal", deadline=None, print_blob=True)

@@ -195,7 +195,9 @@ def test_wandb_that_fails_does_not_stop_training(
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-@pytest.mark.parametrize(("package", "remedy"), [("wandb", r"shoal-rl\[wandb\]"), ("tensorboard", "install tensorboard")])
+@pytest.mark.parametrize(
+    ("package", "remedy"), [("wandb", r"shoal-rl\[wandb\]"), ("tensorboard", "install tensorboard")]
+)
 def test_a_missing_package_names_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, remedy: str
 ) -> None:

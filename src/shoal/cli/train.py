@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,9 +81,6 @@ def train(
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
       shoal train pong_apex_dqn --address auto --actors 8         on this node of a Ray cluster
     """
-    from shoal.api import begin
-    from shoal.config import load_target
-
     overrides = [*(settings or [])]
     if target is not None and "=" in target:
         overrides.insert(0, target)
@@ -102,7 +101,11 @@ def train(
     target = target or _named_in(overrides)
     if target is None:
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
-    ready, folder = begin(load_target(target, overrides), out)
+    with _nothing_begun():
+        from shoal.api import begin
+        from shoal.config import load_target
+
+        ready, folder = begin(load_target(target, overrides), out)
     _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
 
 
@@ -130,8 +133,6 @@ def resume(
       shoal resume runs/latest --steps 2_000_000
       shoal resume runs/CartPole-v1_apex-dqn_20260131-154500 --runtime inline evaluation.episodes=50
     """
-    from shoal.api import begin_again
-
     overrides = [*(settings or [])]
     overrides += _given(
         {
@@ -143,8 +144,21 @@ def resume(
             "learner.device": device,
         }
     )
-    ready, folder = begin_again(run, overrides)
+    with _nothing_begun():
+        from shoal.api import begin_again
+
+        ready, folder = begin_again(run, overrides)
     _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
+
+
+@contextmanager
+def _nothing_begun() -> Iterator[None]:
+    """Ctrl-C while everything is still being loaded and checked: there is nothing to end in order."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped before the run began.", err=True)
+        raise typer.Exit from None
 
 
 def _given(options: dict[str, str | None]) -> list[str]:

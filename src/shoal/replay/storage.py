@@ -15,7 +15,8 @@ import psutil
 
 from shoal.errors import NoSpace
 
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path(os.environ.get("SHOAL_SHARED_MEMORY", "/dev/shm"))
+"""Where memory looks like files; the environment variable is for tests and unusual machines."""
 MEMORY_SHARE = 0.85
 """Of the free memory a replay may take: the rest is for processes and batches."""
 

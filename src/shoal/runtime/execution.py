@@ -25,6 +25,7 @@ from shoal.runtime.progress import Progress
 from shoal.runtime.run_folder import RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
+from shoal.runtime.watchdog import watched
 from shoal.types import EnvSpec
 
 
@@ -50,7 +51,7 @@ def execute(
     Raises:
         ShoalError: the run failed; the summary says so too.
     """
-    with folder.lock(), Progress(folder.path.name, console=console, quiet=quiet) as progress:
+    with folder.lock(), StopSignals() as signals, Progress(folder.path.name, console=console, quiet=quiet) as progress:
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
         spec = assembly.describe(settings)
@@ -68,8 +69,8 @@ def execute(
             for text in log.notes:
                 progress.note(text)
             supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
-            with StopSignals(supervisor.interrupt) as signals:
-                summary = _run(supervisor, places, folder, signals)
+            signals.listen(supervisor.interrupt)
+            summary = _run(supervisor, places, folder, signals)
         _free(settings, places, summary)
     return summary
 
@@ -78,12 +79,18 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
     status: Status = "failed"
     error: str | None = None
     try:
-        if supervisor.settings.runtime == "inline":
+        if supervisor.interrupted:
+            status = "interrupted"
+        elif supervisor.settings.runtime == "inline":
             status = run_inline(supervisor, places)
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            status = run_on_ray(supervisor, places, folder, signals)
+            with watched(os.getpid()):
+                status = run_on_ray(supervisor, places, folder, signals)
+    except SystemExit:  # Ray's answer to a SIGTERM that comes while it starts
+        supervisor.interrupt()
+        status = "interrupted"
     except BaseException as failure:
         error = str(failure) or repr(failure)
         raise

@@ -70,21 +70,21 @@ def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signal
 def _cluster(supervisor: Supervisor) -> Iterator[None]:
     """A Ray on this machine only, or the one at `address`."""
     settings = supervisor.settings
-    if settings.address:
-        ray.init(address=settings.address, logging_level=logging.ERROR, log_to_driver=False)
-    else:
-        roles, cores = settings.actors + 2, os.cpu_count() or 1
-        if roles > cores:
-            supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
-        ray.init(
-            num_cpus=max(roles, cores),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-        )
     try:
+        if settings.address:
+            ray.init(address=settings.address, logging_level=logging.ERROR, log_to_driver=False)
+        else:
+            roles, cores = settings.actors + 2, os.cpu_count() or 1
+            if roles > cores:
+                supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
+            ray.init(
+                num_cpus=max(roles, cores),
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+            )
         yield
     finally:
         ray.shutdown()

@@ -12,14 +12,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Calls `on_stop` at the first signal, raises KeyboardInterrupt at the second. Use it as a context.
+    """Remembers the first signal and tells who listens; raises KeyboardInterrupt at the second. Use it as a context.
 
     `install` may be called again: Ray puts handlers of its own in place when it starts.
     """
 
-    def __init__(self, on_stop: Callable[[], None]) -> None:
-        self._on_stop = on_stop
+    def __init__(self) -> None:
         self._asked = False
+        self._on_stop: Callable[[], None] | None = None
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
@@ -30,11 +30,18 @@ class StopSignals:
             earlier = signal.signal(number, self._handle)
             self._before.setdefault(number, earlier)
 
+    def listen(self, on_stop: Callable[[], None]) -> None:
+        """Calls `on_stop` at the first signal; at once if it has come already."""
+        self._on_stop = on_stop
+        if self._asked:
+            on_stop()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        self._on_stop()
+        if self._on_stop is not None:
+            self._on_stop()
 
     def __enter__(self) -> StopSignals:
         self.install()
