@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,3 +95,26 @@ def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> No
     assert "the simulator crashed" in training.output and "Traceback" not in training.output
     assert training.read("summary.json")["status"] == "failed"
     assert training.survivors() == []
+
+
+# 127.0.0.2: Ray takes 127.0.0.1 for this machine's outer address, where a cluster on loopback does not listen.
+CLUSTER = """
+import ray
+context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.2")
+print(context.address_info["gcs_address"], flush=True)
+input()
+"""
+
+
+def test_a_cluster_that_is_too_small_is_named_not_waited_for(train: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # both sides must agree on it before they start
+    command = [sys.executable, "-c", CLUSTER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as cluster:
+        assert cluster.stdout is not None
+        training = train("train", SCENARIO, "--address", cluster.stdout.readline().strip())
+        try:
+            assert training.end(120) == 1, training.output
+        finally:
+            cluster.communicate("\n")
+    assert "could not place" in training.output and "which has 2 CPUs" in training.output
+    assert training.read("summary.json")["status"] == "failed"

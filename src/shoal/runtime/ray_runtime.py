@@ -72,7 +72,7 @@ def _cluster(supervisor: Supervisor) -> Iterator[None]:
     settings = supervisor.settings
     try:
         if settings.address:
-            ray.init(address=settings.address, logging_level=logging.ERROR, log_to_driver=False)
+            _connect(settings.address)
         else:
             roles, cores = settings.actors + 2, os.cpu_count() or 1
             if roles > cores:
@@ -88,6 +88,18 @@ def _cluster(supervisor: Supervisor) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """Joins a running cluster."""
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise PlacementError(
+            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
+            "Leave --address out to train on this machine alone."
+        ) from error
 
 
 class _Fleet:
