@@ -176,6 +176,8 @@ class Run:
         if not np.can_cast(given.dtype, self.spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {given.dtype}; {self.settings.env.id} has {self.spec.obs_dtype}.")
         batch = np.ascontiguousarray(given, self.spec.obs_dtype)
+        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
+            raise ConfigError("The observation holds NaN or infinity; no action follows from it.")
         return (batch[None], True) if single else (batch, False)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def test_ctrl_c_ends_in_order(train: Start, moment: str) -> None:
     assert training.survivors() == []
     if moment == "training":
         assert list((training.run / "checkpoints").glob("step_*")) and summary["env_steps"] > 1500
+
+
+def test_an_impatient_user_leaves_nothing_behind_either(train: Start) -> None:
+    training = train("train", SCENARIO)
+    training.wait_for(lambda: steps(training) > 1200, "steps")
+    for _ in range(3):
+        training.press_ctrl_c()
+        time.sleep(0.3)
+    assert training.end(60) == 0, training.output
+    assert training.read("summary.json")["status"] == "interrupted"
+    assert "Traceback" not in training.output
+    assert training.survivors() == []
 
 
 def test_a_run_in_use_is_refused(train: Start) -> None:

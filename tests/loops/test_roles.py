@@ -12,6 +12,7 @@ from shoal.errors import EnvError, ShoalError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
+from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger, ShardReader
 from shoal.replay.ledger import HALT, RUN
@@ -21,7 +22,7 @@ from shoal.types import CUT, FINAL
 def prepared(tmp_path: Path, settings: RunSettings) -> tuple[Places, Ledger]:
     places = Places(tmp_path / "replay", tmp_path / "checkpoints")
     places.replay.mkdir()
-    assembly.prepare(settings, assembly.describe(settings), places, "test")
+    prepare(settings, assembly.describe(settings), places, "test")
     ledger = Ledger(places.replay, places.shards(settings))
     ledger.beat()
     return places, ledger

@@ -73,3 +73,23 @@ def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:
     _, summary = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 4000}), folder)
     assert summary.status == "finished"
     assert list(replay.glob("shard_000.unusable-*"))
+
+
+@pytest.mark.parametrize("damaged", ["shard_000/obs.bin", "ledger.bin", "weights.bin"])
+def test_whatever_is_damaged_the_run_goes_on_and_its_counts_never_go_back(tmp_path: Path, damaged: str) -> None:
+    folder, first = run(tmp_path, corridor(replay={"keep": True}))
+    replay = Path(json.loads(folder.replay_json.read_text())["path"])
+    (replay / damaged).write_bytes(b"cut short")
+    _, second = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 3000}), folder)
+    assert second.status == "finished" and second.updates > first.updates
+    assert 3000 <= second.env_steps < 3200
+    counts = [row["step"] for row in read_metrics(folder.metrics_jsonl) if "train/updates" in row]
+    assert counts == sorted(counts)
+
+
+def test_a_failed_run_keeps_what_it_learned(tmp_path: Path) -> None:
+    settings = corridor(env={"kwargs": {"fail_at": 150}}, actor={"on_env_error": "stop"})
+    folder = RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
+    with pytest.raises(EnvError):
+        execute(settings, folder, quiet=True)
+    assert list(folder.checkpoints.glob("step_*"))

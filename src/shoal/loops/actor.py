@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +83,7 @@ class Actor:
             try:
                 taken += self._step(episodes)
             except EnvError as error:
-                notes.append(self._recover(error))
+                self._recover(error, notes)
             ticks += 1
         self._writer.beat()
         elapsed = time.perf_counter() - began
@@ -134,19 +135,24 @@ class Actor:
         self._state = self._policy.initial_state(lanes)
         self._policy.reset()
 
-    def _recover(self, error: EnvError) -> str:
-        """Makes the environment anew, or gives up, as configured. What it returned last was not written."""
-        self._errors += 1
-        if self._settings.on_env_error == "stop" or self._errors >= self._settings.env_error_limit:
-            raise EnvError(
-                f"{error} (actor {self._index}, error {self._errors} of {self._settings.env_error_limit}; "
-                f"actor.on_env_error = {self._settings.on_env_error})"
-            ) from error
-        try:
-            self._env.close()
-        finally:
-            self._env = self._make_env(self._errors)
+    def _recover(self, error: EnvError, notes: list[str]) -> None:
+        """Makes the environment anew until one starts, or gives up, as configured; the failed step is not written."""
         self._writer.cut()
-        self._begin_stream()
-        count = f"{self._errors} of {self._settings.env_error_limit}"
-        return f"actor {self._index}: {error}; made the environment anew ({count})"
+        failure: EnvError | None = error
+        while failure is not None:
+            self._errors += 1
+            limit, said = self._settings.env_error_limit, str(failure).rstrip(".")
+            if self._settings.on_env_error == "stop" or self._errors >= limit:
+                raise EnvError(
+                    f"{said} (actor {self._index}, error {self._errors} of {limit}; "
+                    f"actor.on_env_error = {self._settings.on_env_error})."
+                ) from failure
+            notes.append(f"actor {self._index}: {said}; made the environment anew ({self._errors} of {limit})")
+            with contextlib.suppress(Exception):  # it is broken already, and is thrown away
+                self._env.close()
+            try:
+                self._env = self._make_env(self._errors)
+                self._begin_stream()
+                failure = None
+            except EnvError as again:
+                failure = again

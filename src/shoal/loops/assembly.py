@@ -5,7 +5,6 @@ run's folders.
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,10 @@ import numpy as np
 import torch
 
 from shoal.algorithms.interface import LearnerContext, Policy, Seat
-from shoal.envs import describe_env, make_env
-from shoal.errors import CheckpointError, ConfigError, CorruptShard
+from shoal.envs import Env, describe_env, make_env
+from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.actor import Actor
-from shoal.loops.checkpoint import load_checkpoint
+from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
 from shoal.loops.learner import LearnerLoop
 from shoal.loops.settings import RunSettings
@@ -31,8 +30,6 @@ from shoal.replay import (
     ShardInfo,
     ShardReader,
     ShardWriter,
-    create_shard,
-    read_info,
 )
 from shoal.replay import step_schema as make_schema
 from shoal.types import EnvSpec
@@ -90,36 +87,6 @@ def replay_bytes(settings: RunSettings, spec: EnvSpec) -> int:
 def make_limiter(settings: RunSettings) -> RateLimiter:
     """When to insert and when to sample."""
     return RateLimiter(settings.replay.min_size, settings.replay.samples_per_insert, settings.tolerance)
-
-
-def prepare(settings: RunSettings, spec: EnvSpec, places: Places, run: str) -> list[str]:
-    """Makes what is not there yet: shards, ledger, board with first weights. Returns notes on what could not be used
-    again.
-    """
-    schema, notes = make_run_schema(settings, spec), []
-    info = ShardInfo(schema, rows_per_shard(settings), settings.env.lanes, run, spec.env_id, settings.algo, time.time())
-    for path in places.shards(settings):
-        if path.exists():
-            try:
-                found = read_info(path)
-                ShardReader(path)
-                if (found.schema, found.rows, found.lanes) == (info.schema, info.rows, info.lanes):
-                    continue
-                notes.append(f"{path.name} was written with other settings; it is set aside and a new one begun")
-            except CorruptShard as error:
-                notes.append(f"{error} It is set aside and a new shard begun.")
-            path.rename(path.with_name(f"{path.name}.unusable-{time.time_ns()}"))
-        create_shard(path, info)
-    Ledger(places.replay, places.shards(settings))
-    torch.manual_seed(seed_of(settings, "learner"))
-    # A policy has the weights too; a learner would bring its optimiser, whose import alone takes seconds.
-    weights = FlatModule(
-        settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=settings.env.lanes)).module
-    )
-    board = WeightBoard(places.replay / "weights.bin", weights.size)
-    if board.version == 0:
-        weights.publish(board)
-    return notes
 
 
 def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
@@ -193,8 +160,8 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     loop = LearnerLoop(learner, replay, board, ledger, make_limiter(settings), settings.learner, places.checkpoints)
     try:
         loop.restore(load_checkpoint(places.checkpoints))
-    except CheckpointError:
-        loop.adopt_board()
+    except CheckpointError as error:
+        loop.adopt_board(str(error) if list_checkpoints(places.checkpoints) else None)
     return loop
 
 
@@ -203,7 +170,10 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
     lanes = min(settings.evaluation.lanes, settings.evaluation.episodes)
-    make = partial(make_env, settings.env, lanes, seed_of(settings, "evaluator"), training=False)
+
+    def make(errors: int) -> Env:
+        return make_env(settings.env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
+
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
     board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
     return Evaluator(make, policy, board, Ledger(places.replay, places.shards(settings)), places.checkpoints)

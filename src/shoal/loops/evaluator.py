@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,16 +46,17 @@ class Evaluator:
     """Judges the newest weights, apart from training."""
 
     def __init__(
-        self, make_env: Callable[[], Env], policy: Policy, board: WeightBoard, ledger: Ledger, checkpoints: Path
+        self, make_env: Callable[[int], Env], policy: Policy, board: WeightBoard, ledger: Ledger, checkpoints: Path
     ) -> None:
         """Args:
-        make_env: makes an environment of its own.
+        make_env: makes an environment of its own; its argument counts the times it was made anew.
         policy: how to act; greedily here.
         board: where weights come from.
         ledger: the run's counts.
         checkpoints: where the best weights are kept.
         """
-        self._make_env, self._env, self._policy = make_env, make_env(), policy
+        self._make_env, self._env, self._policy = make_env, make_env(0), policy
+        self._errors = 0
         self._board, self._ledger = board, ledger
         self._weights, self._checkpoints = FlatModule(policy.module), checkpoints
         try:
@@ -71,8 +73,10 @@ class Evaluator:
         try:
             finished = play(self._env, self._policy, episodes, self._ledger)
         except EnvError as error:
-            self._env.close()
-            self._env = self._make_env()
+            self._errors += 1
+            with contextlib.suppress(Exception):  # it is broken already, and is thrown away
+                self._env.close()
+            self._env = self._make_env(self._errors)
             note = f"evaluator: {error}; this evaluation is left out and the environment made anew"
             return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
         if len(finished) < episodes:

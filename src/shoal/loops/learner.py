@@ -149,8 +149,9 @@ class LearnerLoop:
         else:
             self._weights.publish(self._board)
 
-    def adopt_board(self) -> None:
-        """Goes on with the newest published weights: all there is when no checkpoint was saved yet."""
+    def adopt_board(self, problem: str | None = None) -> None:
+        """Goes on with the newest published weights: all there is when no checkpoint was saved, or none can be read."""
+        self._notes = (f"{problem} Going on with the newest published weights.",) if problem else ()
         self._weights.load(self._board)
         self._learner.weights_replaced()
 
@@ -198,7 +199,8 @@ class LearnerLoop:
     def _require_finite(self, result: StepResult) -> None:
         """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway."""
         assert result.priorities is not None
-        if not np.isfinite(result.priorities).all():
+        norm = result.metrics.get("gradient_norm")
+        if not np.isfinite(result.priorities).all() or (norm is not None and not bool(torch.isfinite(norm))):
             self._ruined = True
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "

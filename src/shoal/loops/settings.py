@@ -56,7 +56,7 @@ class StopSettings(_Section):
     """When a run ends by itself: at whichever comes first."""
 
     steps: int | None = Field(None, ge=1, description="Environment steps.")
-    seconds: float | None = Field(None, gt=0, description="Wall-clock seconds of this execution.")
+    seconds: float | None = Field(None, gt=0, description="Seconds of this execution, from its first step on.")
     mean_return: float | None = Field(None, description="Mean evaluation return at which the task counts as solved.")
 
 

@@ -46,8 +46,8 @@ class WeightBoard:
             Counters.create(words)
         if path.stat().st_size != max(1, size) * 8:
             raise ConfigError(
-                f"{path} holds {path.stat().st_size // 8} weights, this network has {size}: another network wrote it. "
-                "Resume with the settings the run was started with."
+                f"{path} holds {path.stat().st_size // 8} weights, this network has {size}: it is damaged, or another "
+                "network wrote it."
             )
         self._words = Counters(words, writable=True)
         with open(path, "r+b") as file:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from shoal.errors import CheckpointError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import BEST, load_checkpoint
+from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import RUN
@@ -57,7 +58,7 @@ def execute(
         spec = assembly.describe(settings)
         needed = assembly.replay_bytes(settings, spec)
         places, found = _place(settings, folder, needed)
-        notes = assembly.prepare(settings, spec, places, folder.path.name)
+        notes = prepare(settings, spec, places, folder.path.name)
         ledger = Ledger(places.replay, places.shards(settings))
         ledger[Entry.STOP] = RUN
         ledger.beat()
@@ -87,10 +88,7 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
             with watched(os.getpid()):
-                status = run_on_ray(supervisor, places, folder, signals)
-    except SystemExit:  # Ray's answer to a SIGTERM that comes while it starts
-        supervisor.interrupt()
-        status = "interrupted"
+                status = _guarded(supervisor, lambda: run_on_ray(supervisor, places, folder, signals))
     except BaseException as failure:
         error = str(failure) or repr(failure)
         raise
@@ -99,6 +97,14 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
         summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
         folder.write_summary(summary)
     return summary
+
+
+def _guarded(supervisor: Supervisor, run: Callable[[], Status]) -> Status:
+    try:
+        return run()
+    except SystemExit:  # Ray's answer to a SIGTERM that comes while it starts
+        supervisor.interrupt()
+        return "interrupted"
 
 
 def _place(settings: RunSettings, folder: RunFolder, needed: int) -> tuple[Places, bool]:

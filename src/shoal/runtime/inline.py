@@ -6,6 +6,9 @@ runtime.
 
 from __future__ import annotations
 
+import contextlib
+
+from shoal.errors import ShoalError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.replay import Entry
@@ -45,10 +48,11 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
             supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
             outcome = supervisor.outcome() or outcome
         supervisor.record()
-        learner.end()
     finally:
         for actor in actors:
             actor.end()
+        with contextlib.suppress(ShoalError):  # ruined weights are not saved
+            learner.end()
         learner.close()
         evaluator.end()
     return outcome

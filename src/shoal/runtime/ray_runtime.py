@@ -6,8 +6,8 @@ per second whatever its speed.
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -37,6 +37,7 @@ from shoal.runtime.supervisor import Supervisor
 POLL_SECONDS = 0.1
 PLACEMENT_SECONDS = 30.0
 FINISH_SECONDS = 20.0
+SILENCE_SECONDS = 120.0
 OBJECT_STORE_BYTES = 100 * 2**20
 """Data does not go through it."""
 
@@ -53,6 +54,8 @@ class _Seat:
     work: Any = None
     built: bool = False
     """Whether its process is up and holds the role."""
+    due: float = math.inf
+    """When its work should be done; long after that it hangs."""
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signal
     """Runs until the supervisor says how it ended."""
     with _cluster(supervisor):
         signals.install()  # Ray has put its own handlers in place
-        return _Fleet(supervisor, places, folder).run()
+        return _Fleet(supervisor, places, folder, signals).run()
 
 
 @contextmanager
@@ -105,7 +108,8 @@ def _connect(address: str) -> None:
 class _Fleet:
     """All roles of a run."""
 
-    def __init__(self, supervisor: Supervisor, places: Places, folder: RunFolder) -> None:
+    def __init__(self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> None:
+        self._signals = signals
         self._supervisor, self._settings, self._ledger = supervisor, supervisor.settings, supervisor.ledger
         self._places, self._folder = places, folder
         self._text = self._settings.model_dump_json()
@@ -178,6 +182,7 @@ class _Fleet:
             else {"seconds": self._supervisor.report_seconds}
         )
         seat.work = seat.host.run.remote(**bounds)
+        seat.due = time.monotonic() + bounds.get("seconds", math.inf)
         self._supervisor.ray_calls += 1
 
     def _evaluate(self) -> None:
@@ -188,6 +193,7 @@ class _Fleet:
     def _collect(self, timeout: float) -> None:
         """Takes in what is done, restarts what died, asks for more unless the run is ending."""
         self._note_processes()
+        self._note_silence()
         working = {seat.work: seat for seat in self._seats if seat.work is not None}
         done, _ = ray.wait(list(working), num_returns=len(working), timeout=timeout) if working else ([], [])
         for reference in done:
@@ -226,6 +232,14 @@ class _Fleet:
                 self._pids[seat.name] = int(text)
                 self._folder.write_json("processes.json", self._pids)
 
+    def _note_silence(self) -> None:
+        """An environment may hang, and its actor with it: that looks like a slow one, but the user should know."""
+        for seat in self._seats:
+            if seat.work is not None and seat.built and time.monotonic() > seat.due + SILENCE_SECONDS:
+                seat.due = math.inf
+                late = f"has not answered for {SILENCE_SECONDS:.0f} s: does its environment hang?"
+                self._supervisor.note(f"{seat.name} (process {self._pids[seat.name]}) {late}")
+
     def _wind_down(self) -> Status | None:
         """Ends training, then judges the final weights."""
         self._ledger[Entry.STOP] = WIND_DOWN
@@ -244,15 +258,22 @@ class _Fleet:
             self._submit(self._learner)  # between two pieces of work: let it save
         deadline = time.monotonic() + seconds
         trainers = (*self._actors, self._learner)
-        while any(seat.work is not None and seat.built for seat in trainers) and time.monotonic() < deadline:
+        while any(seat.work is not None and seat.built for seat in trainers):
+            if time.monotonic() > deadline or self._signals.hurry:
+                break
             self._collect(POLL_SECONDS)
             self._supervisor.tick()
 
     def _stop(self) -> None:
         """Lets every role end what it holds, then ends its process."""
         self._ledger[Entry.STOP] = HALT
-        with contextlib.suppress(RayActorError, ShoalError):  # it is ending anyway
-            self._drain(FINISH_SECONDS)
+        deadline, failed = time.monotonic() + FINISH_SECONDS, True
+        while failed and time.monotonic() < deadline:  # one role's error must not cost another its last checkpoint
+            try:
+                self._drain(deadline - time.monotonic())
+                failed = False
+            except (RayActorError, ShoalError) as error:
+                self._supervisor.note(f"while ending: {error}")
         for seat in self._seats:
             if seat.host is not None:
                 ray.kill(seat.host)

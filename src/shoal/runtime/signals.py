@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one ends a run in order, the second at once."""
+"""Ctrl-C and SIGTERM: the first one ends a run in order, the second without waiting for anything."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Remembers the first signal and tells who listens; raises KeyboardInterrupt at the second. Use it as a context.
+    """Remembers signals and tells who listens at the first one. Use it as a context.
 
+    A second signal raises KeyboardInterrupt while there is nobody to listen, that is before the run has begun; later it
+    sets `hurry`, and further ones change nothing: an exception in the middle of cleaning up would leave processes.
     `install` may be called again: Ray puts handlers of its own in place when it starts.
     """
 
     def __init__(self) -> None:
         self._asked = False
+        self.hurry = False
+        """Whether the user will not wait any longer."""
         self._on_stop: Callable[[], None] | None = None
         self._before: dict[int, Any] = {}
 
@@ -37,9 +41,9 @@ class StopSignals:
             on_stop()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked and self._on_stop is None:
             raise KeyboardInterrupt
-        self._asked = True
+        self.hurry, self._asked = self._asked, True
         if self._on_stop is not None:
             self._on_stop()
 

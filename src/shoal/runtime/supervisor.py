@@ -141,7 +141,9 @@ class Supervisor:
 
     @property
     def final_evaluation_due(self) -> bool:
-        """Whether the last evaluation is older than the last update."""
+        """Whether something was learned since the last evaluation."""
+        if self.ledger.updates == self._updates_before:
+            return False
         return self._evaluation is None or self._evaluation.env_steps < self.ledger.env_steps
 
     def outcome(self) -> Outcome | None:
@@ -153,7 +155,8 @@ class Supervisor:
             return "solved"
         if stop.steps is not None and self.ledger.env_steps >= stop.steps:
             return "finished"
-        if stop.seconds is not None and time.monotonic() - self._began >= stop.seconds:
+        # Start-up is not training: a short limit on a slow machine would end before it began.
+        if stop.seconds is not None and self._first_step and time.monotonic() - self._first_step >= stop.seconds:
             return "finished"
         return None
 

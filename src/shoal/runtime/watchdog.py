@@ -1,8 +1,8 @@
 """Ends what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID`.
 
 A driver killed with -9 cannot clean up, and some of Ray's helper processes outlive it by minutes. This small process
-notes the driver's descendants while it lives (its standard input stays open) and ends those that are still there some
-seconds after it died.
+notes the driver's descendants while the run lasts (its standard input stays open) and ends those that are still there
+some seconds after it died or failed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ GRACE_SECONDS = 5.0
 def watched(pid: int) -> Iterator[None]:
     """Keeps a watchdog beside this process."""
     command = [sys.executable, "-m", "shoal.runtime.watchdog", str(pid)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as dog:
-        try:
-            yield
-        finally:
-            dog.kill()  # the driver is alive and has cleaned up itself
+    dog = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    except BaseException:
+        _close(dog)  # what is left of the run is ended by the watchdog
+        raise
+    dog.kill()  # the run has cleaned up itself
+    dog.wait()
+    _close(dog)
+
+
+def _close(dog: subprocess.Popen[bytes]) -> None:
+    assert dog.stdin is not None
+    dog.stdin.close()
 
 
 def main(pid: int) -> None:
