@@ -1,7 +1,7 @@
 """A queue: every stretch of the stream once, in the order it was written.
 
-The reader publishes how far it has come in the shard's `cursor`; a writer that must not lose anything waits for it
-(`on_full: wait`), others overwrite and the rows passed over are counted.
+The reader publishes how far it has come in the shard's `cursor`, for writers that must not lose anything to wait for;
+others overwrite, and the rows passed over are counted.
 """
 
 from __future__ import annotations
