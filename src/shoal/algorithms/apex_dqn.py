@@ -11,6 +11,9 @@ Deviations from the paper:
 3. The ladder of epsilons runs over lanes, not over processes: an actor steps several environments at once.
 4. Old steps leave when the ring is full, one by one, not in a sweep every 100 updates.
 5. A samples-per-insert limit ties learner and actors together; the paper lets both run free.
+6. Huber loss; the paper has the squared error.
+7. Sizes for one machine: a replay of 200,000 steps, learning from 10,000 on, a few actors.
+8. Dueling MLPs share their last width between the streams; image networks have two full ones, as in the paper.
 """
 
 from __future__ import annotations

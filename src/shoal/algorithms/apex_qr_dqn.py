@@ -5,10 +5,12 @@ on the actors, replay and learner of Ape-X (https://arxiv.org/abs/1803.00933). E
 every target quantile: the full N x N pairing.
 
 Deviations from the papers:
-1. Those of `apex-dqn` (Adam, growing importance exponent, epsilon per lane, ring eviction, samples per insert).
+1. Those of `apex-dqn`, but for the loss.
 2. The next action is chosen by the online network (double), as Ape-X does; QR-DQN uses the target network.
 3. A sample's priority is the size of the error of its mean, not its loss: the same scale as the actors' initial
    priorities.
+4. 51 quantiles by default; 200 in the paper.
+5. Dueling networks, n-step returns and prioritized replay are Ape-X's; QR-DQN's paper has none of them.
 """
 
 from __future__ import annotations
