@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOLVED = 475.0
 EPISODES = 20
 EVERY_STEPS = 2_000
+ACTORS = 2
 MOST_STEPS = 100_000
 EXPLORATION_STEPS = 8_000
 """0.16 of the RL Zoo's 50,000 steps: the schedule stays what it was although we let it go on for longer."""
@@ -114,9 +115,9 @@ def _first_step(process: subprocess.Popen[bytes], run: Path) -> float:
 
     headers: list[Counters] = []
     while process.poll() is None:
-        if not headers and (run / "run.json").exists():  # written when the shards are there
+        if len(headers) < ACTORS and (run / "replay.json").exists():
             replay = Path(json.loads((run / "replay.json").read_text())["path"])
-            headers = [Counters(path, writable=False) for path in sorted(replay.glob("shard_*/header.bin"))]
+            headers = [Counters(path, writable=False) for path in sorted(replay.glob("shard_???/header.bin"))]
         if any(header[Header.STEPS] for header in headers):
             return time.monotonic()
         time.sleep(LOOK_SECONDS)
