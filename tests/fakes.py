@@ -42,9 +42,9 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
 
 
 def register() -> None:
-    """Makes `tests.fakes:Corridor-v0` known to Gymnasium; importing this module does it."""
-    if "Corridor-v0" not in gymnasium.registry:
-        gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=20)
+    """Makes `tests.fakes:TestCorridor-v0` known to Gymnasium; importing this module does it."""
+    if "TestCorridor-v0" not in gymnasium.registry:
+        gymnasium.register("TestCorridor-v0", entry_point=Corridor, max_episode_steps=20)
 
 
 register()
@@ -53,7 +53,7 @@ register()
 def corridor(**sections: Any) -> RunSettings:
     """Settings for the corridor that run in seconds; sections are merged over them."""
     base: dict[str, Any] = {
-        "env": {"id": "tests.fakes:Corridor-v0", "lanes": 4},
+        "env": {"id": "tests.fakes:TestCorridor-v0", "lanes": 4},
         "actors": 2,
         "seed": 1,
         "runtime": "inline",

@@ -103,7 +103,7 @@ def test_a_run_in_use_is_refused(train: Start) -> None:
 
 def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> None:
     bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000", "replay.min_size=500")
-    training = train("train", "tests.fakes:Corridor-v0", *bad)
+    training = train("train", "tests.fakes:TestCorridor-v0", *bad)
     assert training.end(90) == 1
     assert "the simulator crashed" in training.output and "Traceback" not in training.output
     assert training.read("summary.json")["status"] == "failed"
