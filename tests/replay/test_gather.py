@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shoal.replay import gather
-from shoal.replay.gather import Copier, as_rows
+from shoal.errors import ReplayError
+from shoal.replay import Column, SequenceView, ShardInfo, ShardReader, ShardWriter, create_shard, gather
+from shoal.replay.gather import Copier, copy_stretches
+from shoal.replay.schema import Schema
+from shoal.replay.table import Table
+
+ROWS, LANES, BATCH = 7, 2, 60
 
 
 @pytest.mark.parametrize(
@@ -17,40 +23,58 @@ from shoal.replay.gather import Copier, as_rows
     [("uint8", (3,)), ("uint8", (4, 4)), ("float32", ()), ("float32", (2,)), ("bool", ()), ("int64", (2, 3))],
 )
 @pytest.mark.parametrize("threads", [1, 3])
-def test_rows_are_copied_whatever_their_dtype(
-    dtype: str, shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steps", [1, 3])
+def test_rows_of_two_shards_are_copied_whatever_their_dtype(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, shape: tuple[int, ...], threads: int, steps: int
 ) -> None:
     monkeypatch.setattr(gather, "PARALLEL_BYTES", 1)
     rng = np.random.default_rng(0)
-    source = rng.integers(0, 2 if dtype == "bool" else 100, (7, 2, *shape)).astype(dtype)
-    origins = rng.integers(-1, 14, 50)
-    targets = rng.permutation(60)[:50]
-    out = np.ones((60, *shape), dtype)
-    before = out.copy()
-    Copier(threads).rows(as_rows(source, 2), origins, targets, as_rows(out, 1))
-    flat = source.reshape(14, *shape)
-    for origin, target in zip(origins, targets, strict=True):
-        before[target] = flat[origin] if origin >= 0 else 0
-    assert np.array_equal(out, before)
+    schema = Schema((Column("obs", dtype, shape), Column("boundary", "uint8")))
+    readers, sources = [], []
+    for name in ("a", "b"):
+        create_shard(tmp_path / name, ShardInfo(schema, ROWS, LANES))
+        source = rng.integers(0, 2 if dtype == "bool" else 100, (ROWS, LANES, *shape)).astype(dtype)
+        ShardWriter(tmp_path / name).append_chunk({"obs": source, "boundary": np.zeros((ROWS, LANES), np.uint8)})
+        readers.append(ShardReader(tmp_path / name))
+        sources.append(source)
+    table, width = Table(readers), schema["obs"].nbytes
+    shard, lane = rng.integers(0, 2, 50).astype(np.int32), rng.integers(0, LANES, 50).astype(np.int32)
+    logical, target = rng.integers(0, ROWS, 50), rng.permutation(BATCH)[:50]
+    out = np.ones((steps, BATCH, *shape), dtype)
+    expected = out.copy()
+
+    def piece(part: slice) -> None:
+        keys = (shard[part], lane[part], logical[part], target[part])
+        copy_stretches(*keys, table.rows, table["boundary"], table["obs"], steps, BATCH, 1, width, out.ctypes.data)
+
+    Copier(threads).share(piece, 50, 50 * width)
+    for i in range(50):
+        for step in range(steps):
+            expected[step, target[i]] = sources[shard[i]][(logical[i] + step) % ROWS, lane[i]]
+    assert np.array_equal(out, expected)
 
 
-def test_an_unaligned_batch_is_filled_all_the_same() -> None:
-    source = np.arange(40, dtype=np.uint8).reshape(5, 1, 8)
-    backing = np.zeros(5 * 8 + 1, np.uint8)
-    out = backing[1:].reshape(5, 8)
-    order = np.array([4, 3, 2, 1, 0])
-    Copier().rows(as_rows(source, 2), order, np.arange(5), as_rows(out, 1))
-    assert np.array_equal(out, source[order, 0])
+def test_a_column_that_a_shard_lacks_has_no_address(shards: Any) -> None:
+    _, reader = shards.small(16, obs=(1,))
+    table = Table([reader])
+    assert table["next_obs"].tolist() == [0] and table["obs"][0] != 0
+    table.remove(0)
+    assert len(table.rows) == len(table["obs"]) == 0
 
 
-def test_a_failure_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
+def test_a_batch_of_other_rows_is_refused(shards: Any) -> None:
+    _, reader = shards.small(16, obs=(1,))
+    view = SequenceView(reader.info.schema, 2)
+    out = view.allocate(reader.info.schema, 4, np.zeros)
+    with pytest.raises(ReplayError, match="make batches with `allocate`"):
+        view._find(out._replace(obs=np.zeros((3, 4, 2), np.float32)))
+
+
+def test_a_failure_in_a_thread_is_raised() -> None:
+    def fail(part: slice) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("in a thread")
         time.sleep(0.05)  # leaves the other thread a piece of the work
 
-    monkeypatch.setattr(gather, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(gather, "_copy_rows", fail)
-    words, numbers = np.zeros((4, 1), np.uint64), np.arange(4)
     with pytest.raises(RuntimeError, match="in a thread"):
-        Copier(2).rows(words, numbers, numbers, words.copy())
+        Copier(2).share(fail, 4, gather.PARALLEL_BYTES)

@@ -168,7 +168,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "garbage": (lambda p: (p / "schema.json").write_bytes(b"\xff\x00garbage"), "is not a shard"),
     "half a schema": (lambda p: (p / "schema.json").write_text('{"format": 1, "rows"'), "is not a shard"),
     "a list": (lambda p: (p / "schema.json").write_text("[1]"), "is not a shard"),
-    "another format": (lambda p: _rewrite(p, format=99), "format 99; this version of Shoal reads 1"),
+    "another format": (lambda p: _rewrite(p, format=99), "format 99; this version of Shoal reads 2"),
     "no columns": (lambda p: _rewrite(p, columns=None), "schema"),
     "a repeated column": (
         lambda p: _rewrite(p, columns=[{"name": "obs", "dtype": "uint8", "shape": []}] * 2),

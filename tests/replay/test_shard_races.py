@@ -24,7 +24,7 @@ class Dawdling:
 
     def __init__(self, view: Any, seed: int) -> None:
         self._view, self._rng = view, random.Random(seed)
-        self.span, self.allocate = view.span, view.allocate
+        self.span, self.allocate, self.reads = view.span, view.allocate, view.reads
 
     def fill(self, *arguments: Any) -> None:
         """Copies, after a pause of up to a turn or two of the ring."""
@@ -102,7 +102,7 @@ class Overtaken:
 
     def __init__(self, view: Any, meanwhile: Any, times: int = 1) -> None:
         self._view, self._meanwhile, self._left = view, meanwhile, times
-        self.span, self.allocate = view.span, view.allocate
+        self.span, self.allocate, self.reads = view.span, view.allocate, view.reads
 
     def fill(self, *arguments: Any) -> None:
         """Lets the writer go first."""
@@ -141,12 +141,12 @@ def test_frames_overtaken_below_the_first_row_count_too(marked: ModuleType, shar
     view = NStepView(marked.schema(4), 1, 0.9, ("tag",))
     fill, first = view.fill, []
 
-    def overtaken(shard: Any, lane: Any, logical: Any, *others: Any) -> None:
+    def overtaken(table: Any, keys: Any, *others: Any) -> None:
         if not first:
-            first.append(int(logical.min()))
+            first.append(int(keys.logical.min()))
             writer.append_chunk(marked.block_of(1, 1, 64, first[0] - 1))
-            assert shard.oldest == first[0] - 1
-        fill(shard, lane, logical, *others)
+            assert table.oldest().tolist() == [first[0] - 1]
+        fill(table, keys, *others)
 
     view.fill = overtaken  # type: ignore[method-assign]
     replay = Replay([reader], Uniform(), view, 8)

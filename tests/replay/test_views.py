@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from shoal.errors import ReplayError, WrongSchema
 from shoal.replay import Column, NStepView, Prioritized, Replay, SequenceView, Uniform
 from shoal.replay.gather import Copier
-from shoal.types import CUT, FINAL, STEP, Sample, Sequence
+from shoal.replay.table import Table
+from shoal.types import CUT, FINAL, STEP, Keys, Sample, Sequence
 
 EXTRAS = (Column("log_prob", "float32"), Column("core", "float32", (3,)), Column("odd", "uint8", (5,)))
 LAYOUTS = (("float32", (2,)), ("uint8", (3,)), ("uint8", (2, 4)), ("int16", ()), ("float32", (200,)))
@@ -254,6 +255,8 @@ class Expected:
         rows = np.array([self._index[key] for key in keys])
         data = {**sample.data._asdict(), **sample.data.extras}
         for name, expected in self._arrays.items():
+            if not self._used[name].any():  # only terminal steps: no successor to compare
+                continue
             got = data[name]
             if isinstance(sample.data, Sequence) and name not in at_start:
                 got = np.moveaxis(got, 1, 0)  # [B, T, ...]
@@ -346,7 +349,8 @@ def _hand_made(shards: Any, blank: Callable[..., Any], **schema: Any) -> tuple[A
 def _fill(view: Any, reader: Any, logical: list[int]) -> Any:
     out = view.allocate(reader.info.schema, len(logical), np.zeros)
     numbers = np.array(logical, np.int64)
-    view.fill(reader, np.zeros(len(numbers), np.int32), numbers, np.arange(len(numbers)), out, Copier())
+    keys = Keys(np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32), numbers)
+    view.fill(Table([reader]), keys, np.arange(len(numbers)), out, Copier())
     return out
 
 

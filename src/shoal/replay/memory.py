@@ -1,4 +1,6 @@
-"""Two instructions numba lacks, for kernels that wait for memory: `prefetch` and `copy_bytes`. Addresses are integers.
+"""What numba lacks for kernels that read many shards at once: `prefetch`, `copy_bytes`, `clear_bytes` and loads.
+
+Addresses are integers, so that one kernel call reads any number of mapped files.
 
 A kernel that gathers scattered rows waits for memory nearly all the time. Asking for every row of a batch first, in a
 loop of few instructions, keeps as many misses in flight as the processor can track; the gathering loop itself is too
@@ -44,6 +46,34 @@ def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.intp, types.intp, types.intp), codegen
 
 
+@intrinsic
+def _clear_bytes(typingctx: Any, target: Any, count: Any) -> Any:
+    """memset to zero."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        cgutils.memset(builder, builder.inttoptr(args[0], _POINTER), args[1], 0)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+def _loads(result: Any, kind: ir.Type) -> Any:
+    """An intrinsic that reads one value at an address."""
+
+    @intrinsic
+    def load(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], kind.as_pointer()))
+
+        return result(types.intp), codegen
+
+    return load
+
+
 # As kernels see them: without the typing context that numba passes.
 prefetch: Any = _prefetch
 copy_bytes: Any = _copy_bytes
+clear_bytes: Any = _clear_bytes
+load_byte: Any = _loads(types.uint8, ir.IntType(8))
+load_uint32: Any = _loads(types.uint32, ir.IntType(32))
+load_float: Any = _loads(types.float32, ir.FloatType())

@@ -14,12 +14,9 @@ KERNELS = (
     sum_tree._update,
     prioritized._magnitudes,
     starts._startable,
-    gather._copy_rows,
-    gather.copy_pairs,
-    gather.n_step_returns,
     gather.n_step_rows,
-    gather.stack_origins,
-    gather.sum_at,
+    gather.copy_stretches,
+    gather.sum_uint32,
 )
 
 

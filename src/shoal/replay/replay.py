@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Sized
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ReplayError, WrongSchema
-from shoal.replay.gather import Copier, sum_at
+from shoal.replay.gather import Copier, sum_uint32
 from shoal.replay.selectors import Mixture, Part, Selector
 from shoal.replay.shard import ShardReader
+from shoal.replay.table import Table
 from shoal.replay.views import Allocate, View
 from shoal.types import Keys, Sample
 
@@ -67,14 +67,16 @@ class Replay:
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
         self.shards: list[ShardReader] = []
+        self._table = Table()
         for shard in shards:
             self.attach(shard)
 
     def attach(self, shard: ShardReader) -> None:
         """Adds a shard, for instance of a run that joined."""
-        if shard.info.schema != self._schema:
-            other = self.shards[0].path if self.shards else "asked for"
-            raise WrongSchema(f"{shard.path} has other columns than {other}.")
+        if difference := self._schema.difference(shard.info.schema, self._view.reads):
+            raise WrongSchema(f"{shard.path} has other columns: {difference}.")
+        if self._view.span.crosses_episodes and "next_obs" in shard.info.schema:
+            raise WrongSchema(f"{shard.path} holds transitions; sequences need a stream.")
         least = 2 * (self._view.span.before + self._view.span.after) + 16
         if shard.rows < least:
             raise ReplayError(
@@ -82,6 +84,7 @@ class Replay:
                 "Raise replay.capacity or use fewer lanes."
             )
         self.shards.append(shard)
+        self._table.add(shard)
         self._mixture.attach(shard, self._view.span)
 
     @property
@@ -129,14 +132,11 @@ class Replay:
         """Copies rows into the places `target` of a batch; returns the places whose rows the writer reached
         meanwhile.
         """
-        torn = []
-        for index, mine in self._by_shard(keys):
-            shard, logical, places = self.shards[index], keys.logical[mine], target[mine]
-            self._view.fill(shard, keys.lane[mine], logical, places, data, self._copier)
-            oldest = shard.oldest
-            if oldest and int(logical.min()) - self._before < oldest:
-                torn.append(places[logical - self._before < oldest])
-        return np.concatenate(torn) if torn else target[:0]
+        self._view.fill(self._table, keys, target, data, self._copier)
+        oldest = self._table.oldest()
+        if not oldest.any():
+            return target[:0]
+        return target[keys.logical - self._before < oldest[keys.shard]]
 
     def _redraw(self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64]) -> bool:
         """Draws the places anew, each from the part it belongs to. False when a queue ran dry."""
@@ -153,19 +153,5 @@ class Replay:
         return True
 
     def _mean_version(self, keys: Keys) -> float:
-        total = 0
-        for index, mine in self._by_shard(keys):
-            total += sum_at(self.shards[index].columns["weights_version"], keys.lane[mine], keys.logical[mine])
-        return total / len(keys.logical)
-
-    def _by_shard(self, keys: Keys) -> Iterator[tuple[int, Any]]:
-        """The shards that rows were drawn from, each with an index of its rows."""
-        if len(self.shards) == 1:
-            yield 0, slice(None)
-            return
-        counts = np.bincount(keys.shard, minlength=len(self.shards))
-        if (keys.shard[:-1] <= keys.shard[1:]).all():  # as most selectors draw: one stretch each, no index array needed
-            stops = np.cumsum(counts)
-            yield from ((k, slice(stops[k] - counts[k], stops[k])) for k in np.flatnonzero(counts).tolist())
-        else:
-            yield from ((k, np.flatnonzero(keys.shard == k)) for k in np.flatnonzero(counts).tolist())
+        total = sum_uint32(*keys, self._table.rows, self._table["weights_version"])
+        return float(total / len(keys.logical))

@@ -7,7 +7,7 @@ boundary`) and the version of the weights that acted; an algorithm's policy adds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ class Column:
     def nbytes(self) -> int:
         """Bytes of one entry."""
         return int(np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64)))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}" if self.shape else self.dtype
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,17 @@ class Schema:
             expected, got = (lanes, *column.shape), np.shape(rows[column.name])
             if got != expected:
                 raise WrongSchema(f"Column {column.name!r} wants shape {expected} (lanes first), got {got}.")
+
+    def difference(self, other: Schema, names: Iterable[str]) -> str:
+        """What keeps rows of `other` from being read as rows of this schema: empty when the named columns are alike."""
+        for name in names:
+            if name not in other:
+                return f"{name} is missing"
+            if self[name] != other[name]:
+                return f"{name} is {other[name]} there and {self[name]} here"
+        if self.frame_stack != other.frame_stack:
+            return f"{other.frame_stack} frames are stacked there and {self.frame_stack} here"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """A plain description, for `schema.json`."""

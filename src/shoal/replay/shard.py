@@ -1,7 +1,8 @@
 """Shard: a single-writer ring of steps in memory-mapped columns, read in place by any number of processes.
 
-A folder: `schema.json`, one raw file per column ([T, N, ...]: T ring rows, N lanes) and `header.bin`. A row's logical
-number (0, 1, 2, … never reused) is its identity; it sits at `logical % T`.
+A folder: `schema.json`, one raw file per column ([N, T, ...]: N lanes, T ring rows) and `header.bin`. A row's logical
+number (0, 1, 2, … never reused) is its identity; it sits at `logical % T`. A lane's rows are neighbours, so that a
+stack of frames, an n-step transition and a sequence are one stretch of memory each.
 
 How a torn row never leaves a shard, without a lock:
 
@@ -39,7 +40,7 @@ from shoal.replay.schema import Schema
 from shoal.replay.storage import gib
 from shoal.types import CUT, Array
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Header(IntEnum):
@@ -148,13 +149,19 @@ def _check_header(path: Path, header: Counters, rows: int) -> None:
 
 
 def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
+    """Column name to [N, T, ...], as it lies in the file."""
     columns = {}
     for column in info.schema.columns:
         with open(path / f"{column.name}.bin", "r+b" if writable else "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        shape = (info.rows, info.lanes, *column.shape)
+        shape = (info.lanes, info.rows, *column.shape)
         columns[column.name] = np.ndarray(shape, dtype=column.dtype, buffer=mapped)
     return columns
+
+
+def _by_row(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """The same memory as [T, N, ...]."""
+    return {name: column.swapaxes(0, 1) for name, column in columns.items()}
 
 
 class ShardWriter:
@@ -165,8 +172,7 @@ class ShardWriter:
         self.path = path
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=True)
-        self._columns = _map_columns(path, self.info, writable=True)
-        self._items = tuple(self._columns.items())
+        self._items = tuple(_by_row(_map_columns(path, self.info, writable=True)).items())
         _check_header(path, self.header, self.info.rows)
         self._head, self._claim = self.header[Header.HEAD], self.header[Header.CLAIM]
         self.header[Header.CLOSED] = 0
@@ -253,7 +259,8 @@ class ShardReader:
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=False)
         _check_header(path, self.header, self.info.rows)
-        self.columns = _map_columns(path, self.info, writable=False)
+        self.by_lane = _map_columns(path, self.info, writable=False)
+        self.columns = _by_row(self.by_lane)
 
     @property
     def rows(self) -> int:

@@ -26,22 +26,22 @@ _STARTABLE = numba.void(
 
 @numba.njit(_STARTABLE, nogil=True, cache=True)
 def _startable(boundary, terminated, truncated, start, stop, after, crosses_episodes, out):  # type: ignore[no-untyped-def]
-    rows, lanes = boundary.shape
+    lanes, rows = boundary.shape
     for logical in range(start, stop):
         for lane in range(lanes):
-            first = boundary[logical % rows, lane]
+            first = boundary[lane, logical % rows]
             allowed = first == 0 or (crosses_episodes and first != CUT)
             ended = False
             for ahead in range(after):
                 if not allowed or ended:
                     break
                 here = (logical + ahead) % rows
-                cut_next = boundary[(logical + ahead + 1) % rows, lane] == CUT
-                if terminated[here, lane] and not crosses_episodes:
+                cut_next = boundary[lane, (logical + ahead + 1) % rows] == CUT
+                if terminated[lane, here] and not crosses_episodes:
                     ended = True  # nothing beyond a terminal step is looked at
                 elif cut_next:
                     allowed = False
-                elif truncated[here, lane] and not crosses_episodes:
+                elif truncated[lane, here] and not crosses_episodes:
                     ended = True
             out[logical - start, lane] = allowed
 
@@ -79,6 +79,8 @@ class Starts:
         self.count = 0
         self._seen = (0, 0)  # head and oldest row at the last refresh
         self.span = span
+        # Where rows hold their successor themselves, the last of them is not waited for.
+        self._after = span.after - ("next_obs" in shard.info.schema)
         self._newest = newest
         # Rows struck off ahead of the writer: it may fill some while a batch is being copied.
         self._margin = span.before + min(64, max(1, shard.rows // 16))
@@ -97,7 +99,7 @@ class Starts:
         if seen == self._seen:  # nothing moved: the common case of a learner faster than its actors
             return []
         self._seen = seen
-        stop = max(self.stop, head - self.span.after)
+        stop = max(self.stop, head - self._after)
         first = max(self.first, self._floor(head, stop))
         changes: list[Change] = []
         for logical, position, count in self._stretches(self.first, min(first, self.stop)):
@@ -107,14 +109,14 @@ class Starts:
         fresh = max(self.stop, first)
         for logical, position, count in self._stretches(fresh, stop):
             flags = self._flags[position : position + count]
-            columns = self.shard.columns
+            columns = self.shard.by_lane
             _startable(
                 columns["boundary"],
                 columns["terminated"],
                 columns["truncated"],
                 logical,
                 logical + count,
-                self.span.after,
+                self._after,
                 self.span.crosses_episodes,
                 flags,
             )

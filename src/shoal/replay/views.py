@@ -1,7 +1,8 @@
-"""View: how rows of a shard become training data.
+"""View: how rows of shards become training data.
 
-A view says how far it looks from its starting row (`span`), prepares batches once (`allocate`) and fills them in place
-(`fill`). The stored stream is never changed: the same rows serve 1-step, n-step and sequence views at once.
+A view says how far it looks from its starting row (`span`) and which columns it reads, prepares batches once
+(`allocate`) and fills them in place (`fill`). The stored stream is never changed: the same rows serve 1-step, n-step
+and sequence views at once.
 """
 
 from __future__ import annotations
@@ -12,21 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.errors import ReplayError
-from shoal.replay.gather import (
-    SMALL_ROW,
-    Copier,
-    Int32s,
-    Int64s,
-    as_rows,
-    copy_pairs,
-    n_step_returns,
-    n_step_rows,
-    stack_origins,
-)
-from shoal.replay.schema import Schema
-from shoal.replay.shard import ShardReader
+from shoal.replay.gather import Copier, Int64s, copy_stretches, n_step_rows
+from shoal.replay.schema import Column, Schema
 from shoal.replay.starts import Span
-from shoal.types import Array, Sequence, Transition
+from shoal.replay.table import Table
+from shoal.types import Array, Keys, Sequence, Transition
 
 Allocate = Callable[[tuple[int, ...], Any], Array]
 """Makes an output array: numpy's `zeros`, or one in pinned memory."""
@@ -39,38 +30,46 @@ class View(Protocol):
     def span(self) -> Span:
         """How far it looks from its starting row."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns it reads; every shard must have them, alike."""
+
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition | Sequence:
         """An empty batch, touched once so that filling it faults no page."""
 
-    def fill(self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Any, copier: Copier) -> None:
-        """Copies the rows that start at (lane, logical) into the places `target` of a batch."""
+    def fill(self, table: Table, keys: Keys, target: Int64s, out: Any, copier: Copier) -> None:
+        """Copies the rows that start at `keys` into the places `target` of a batch."""
 
 
 KNOWN = 64
-"""Shards or batches whose row views are remembered."""
+"""Batches whose addresses are remembered."""
 
 
-class _Rows:
-    """Arrays as rows of bytes, made once per shard or batch: made anew for every batch they took a third of it."""
+class _Addresses:
+    """Addresses of a batch's arrays, looked up once per batch: `ctypes` takes longer than copying small rows."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, dict[str, Array]]] = {}
+    def __init__(self, find: Callable[[Any], dict[str, int]]) -> None:
+        self._find = find
+        self._known: dict[int, tuple[Any, dict[str, int]]] = {}
 
-    def __call__(self, owner: Any, make: Callable[[Any], dict[str, Array]]) -> dict[str, Array]:
-        """The rows of an owner's arrays. The owner is kept, so that its id stays its own."""
-        known = self._known.get(id(owner))
+    def __call__(self, batch: Any) -> dict[str, int]:
+        """Addresses by name. The batch is kept, so that its id stays its own."""
+        known = self._known.get(id(batch))
         if known is None:
             if len(self._known) >= KNOWN:
                 self._known.clear()
-            known = self._known[id(owner)] = (owner, make(owner))
+            known = self._known[id(batch)] = (batch, self._find(batch))
         return known[1]
 
-    def of_shard(self, shard: ShardReader) -> dict[str, Array]:
-        """A shard's columns as rows."""
-        return self(shard, self._of_columns)
 
-    def _of_columns(self, shard: ShardReader) -> dict[str, Array]:
-        return {name: as_rows(column, 2) for name, column in shard.columns.items()}
+def _address(array: Array, column: Column, frames: int = 1, leading: int = 1) -> int:
+    """Where a batch's array begins. Refuses one whose entries, behind `leading` axes, are not `frames` rows of that
+    column: kernels check nothing.
+    """
+    entry = array.itemsize * int(np.prod(array.shape[leading:], dtype=np.int64))
+    if not array.flags.c_contiguous or entry != column.nbytes * frames:
+        raise ReplayError(f"{column.name} of this batch does not fit the schema; make batches with `allocate`.")
+    return int(array.ctypes.data)
 
 
 class NStepView:
@@ -91,13 +90,17 @@ class NStepView:
             raise ReplayError(f"n must be at least 1 and gamma within [0, 1]; got n={n}, gamma={gamma}.")
         self.n, self.gamma, self.stack, self._schema = n, gamma, schema.frame_stack, schema
         self._extras = tuple(schema[name].name for name in extras)
-        self._small = self.stack == 1 and max(schema["obs"].nbytes, schema["action"].nbytes) <= SMALL_ROW
-        self._rows = _Rows()
+        self._addresses = _Addresses(self._find)
 
     @property
     def span(self) -> Span:
         """Looks back over the frame stack, ahead to the bootstrap row."""
         return Span(before=self.stack - 1, after=self.n)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See `View.reads`."""
+        return ("obs", "action", "reward", "terminated", "truncated", "boundary", *self._extras)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition:
         """An empty batch of transitions."""
@@ -112,40 +115,32 @@ class NStepView:
             extras={name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._extras},
         )
 
-    def fill(
-        self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Transition, copier: Copier
-    ) -> None:
+    def fill(self, table: Table, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
         """See `View.fill`."""
-        columns, rows, into = shard.columns, self._rows.of_shard(shard), self._rows(out, self._rows_of)
-        stream = (columns["reward"], columns["terminated"], columns["truncated"])
-        if self._small:
-            outs = (out.reward, out.discount, into["action"], into["obs"], into["next_obs"])
-            n_step_rows(*stream, rows["action"], rows["obs"], lane, logical, target, self.n, self.gamma, *outs)
-        else:
+        into, schema = self._addresses(out), self._schema
+        action, frame = schema["action"].nbytes, schema["obs"].nbytes
+        arguments: list[Any] = [table.rows, *(table[name] for name in _STREAM)]
+        arguments += [self.n, self.gamma, self.stack, action, frame]
+        arguments += [out.reward, out.discount, into["action"], into["obs"], into["next_obs"]]
 
-            def piece(part: slice) -> None:
-                # Each thread looks up its own part, too: that costs a twentieth of the copying.
-                column, start, place = lane[part], logical[part], target[part]
-                following = np.empty_like(start)
-                n_step_returns(*stream, column, start, place, self.n, self.gamma, out.reward, out.discount, following)
-                origin, frame = stacks(shard, column, start, place, self.stack)
-                next_origin, _ = stacks(shard, column, following, place, self.stack)
-                copy_pairs(rows["obs"], origin, next_origin, frame, self.stack, into["obs"], into["next_obs"])
+        def piece(part: slice) -> None:
+            mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
+            n_step_rows(*mine, *arguments)
+            for name in self._extras:
+                one = (1, len(out.reward), 1, schema[name].nbytes, into[name])
+                copy_stretches(*mine, table.rows, table["boundary"], table[name], *one)
 
-            copier.share(piece, len(logical), 2 * len(logical) * self.stack * into["obs"].shape[1])
-            copier.rows(rows["action"], origins(shard, lane, logical), target, into["action"])
-        for name in self._extras:
-            copier.rows(rows[name], origins(shard, lane, logical), target, into[name])
+        copier.share(piece, len(target), 2 * len(target) * self.stack * frame)
 
-    def _rows_of(self, out: Transition) -> dict[str, Array]:
-        frames = 1 if self.stack == 1 else 2
-        rows = {"action": as_rows(out.action, 1)}
-        rows |= {"obs": as_rows(out.obs, frames), "next_obs": as_rows(out.next_obs, frames)}
-        rows |= {name: as_rows(out.extras[name], 1) for name in self._extras}
-        for name, array in rows.items():  # kernels check no bounds
-            if array.shape[1] != self._schema["obs" if name == "next_obs" else name].nbytes:
-                raise ReplayError(f"{name} of this batch does not fit the schema; make batches with `allocate`.")
-        return rows
+    def _find(self, out: Transition) -> dict[str, int]:
+        obs = self._schema["obs"]
+        found = {"action": _address(out.action, self._schema["action"])}
+        found |= {"obs": _address(out.obs, obs, self.stack), "next_obs": _address(out.next_obs, obs, self.stack)}
+        return found | {name: _address(out.extras[name], self._schema[name]) for name in self._extras}
+
+
+_STREAM = ("reward", "terminated", "truncated", "boundary", "action", "obs", "next_obs")
+"""The columns of `n_step_rows`, in its order."""
 
 
 class SequenceView:
@@ -172,12 +167,12 @@ class SequenceView:
         """
         if length < 1 or burn_in < 0:
             raise ReplayError(f"length must be at least 1 and burn_in at least 0; got {length} and {burn_in}.")
-        self.length, self.burn_in, self.stack = length, burn_in, schema.frame_stack
+        self.length, self.burn_in, self.stack, self._schema = length, burn_in, schema.frame_stack, schema
         self._extras = tuple(schema[name].name for name in extras)
         self._at_start = tuple(schema[name].name for name in at_start)
         if both := set(extras) & set(at_start):
             raise ReplayError(f"{', '.join(sorted(both))}: ask for a column at every row or at the start, not both.")
-        self._rows = _Rows()
+        self._addresses = _Addresses(self._find)
 
     @property
     def steps(self) -> int:
@@ -188,6 +183,11 @@ class SequenceView:
     def span(self) -> Span:
         """Looks back over the frame stack, ahead over the sequence; goes on beyond episode ends."""
         return Span(before=self.stack - 1, after=self.steps, crosses_episodes=True)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """See `View.reads`."""
+        return (*_EVERY_STEP, "obs", "boundary", *self._extras, *self._at_start)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Sequence:
         """An empty batch of sequences."""
@@ -204,44 +204,33 @@ class SequenceView:
             extras=extras,
         )
 
-    def fill(
-        self, shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, out: Sequence, copier: Copier
-    ) -> None:
+    def fill(self, table: Table, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
         """See `View.fill`."""
-        rows, batch = self._rows.of_shard(shard), out.reward.shape[1]
-        time = np.arange(self.steps + 1, dtype=np.int64)[:, None]
-        when = (logical[None, :] + time).reshape(-1)  # [(T + 1) * b]
-        lanes = np.broadcast_to(lane, (self.steps + 1, len(lane))).reshape(-1).astype(np.int32)
-        place = (target[None, :] + time * batch).reshape(-1)
-        origin = (when % shard.rows) * shard.lanes + lanes
-        used = self.steps * len(lane)  # all but the bootstrap row
-        single: Mapping[str, Array] = {
+        into, batch = self._addresses(out), out.reward.shape[1]
+        steps = dict.fromkeys(_EVERY_STEP, self.steps) | dict.fromkeys(self._at_start, 1)
+
+        def piece(part: slice) -> None:
+            mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
+            for name, address in into.items():
+                stack = self.stack if name == "obs" else 1
+                sizes = (steps.get(name, self.steps + 1), batch, stack, self._schema[name].nbytes)
+                copy_stretches(*mine, table.rows, table["boundary"], table[name], *sizes, address)
+
+        copier.share(piece, len(target), out.obs.nbytes * len(target) // batch)
+
+    def _find(self, out: Sequence) -> dict[str, int]:
+        arrays: Mapping[str, Array] = {
             "action": out.action,
             "reward": out.reward,
             "terminated": out.terminated,
             "truncated": out.truncated,
+            "boundary": out.boundary,
+            **{name: out.extras[name] for name in self._extras},
         }
-        for name, array in single.items():
-            copier.rows(rows[name], origin[:used], place[:used], as_rows(array, 2))
-        copier.rows(rows["boundary"], origin, place, as_rows(out.boundary, 2))
-        for name in self._extras:
-            copier.rows(rows[name], origin, place, as_rows(out.extras[name], 2))
-        for name in self._at_start:
-            copier.rows(rows[name], origin[: len(lane)], target, as_rows(out.extras[name], 1))
-        if self.stack == 1:
-            copier.rows(rows["obs"], origin, place, as_rows(out.obs, 2))
-        else:
-            origin, place = stacks(shard, lanes, when, place, self.stack)
-            copier.rows(rows["obs"], origin, place, as_rows(out.obs, 3))
+        found = {"obs": _address(out.obs, self._schema["obs"], self.stack, leading=2)}
+        found |= {name: _address(array, self._schema[name], leading=2) for name, array in arrays.items()}
+        return found | {name: _address(out.extras[name], self._schema[name]) for name in self._at_start}
 
 
-def origins(shard: ShardReader, lane: Int32s, logical: Int64s) -> Int64s:
-    """Where rows lie in a shard's columns, lanes joined to rows."""
-    return (logical % shard.rows) * shard.lanes + lane
-
-
-def stacks(shard: ShardReader, lane: Int32s, logical: Int64s, target: Int64s, stack: int) -> tuple[Int64s, Int64s]:
-    """Where the frames of stacks lie, as the actor saw them, and their places in a batch of [B * stack] frames."""
-    origin, place = np.empty(len(logical) * stack, np.int64), np.empty(len(logical) * stack, np.int64)
-    stack_origins(shard.columns["boundary"], lane, logical, target, stack, origin, place)
-    return origin, place
+_EVERY_STEP = ("action", "reward", "terminated", "truncated")
+"""Columns without the bootstrap row."""
