@@ -89,6 +89,19 @@ class Keys(NamedTuple):
     lane: npt.NDArray[np.int32]
     logical: npt.NDArray[np.int64]
 
+    @staticmethod
+    def empty(n: int) -> Keys:
+        """Room for n keys, all of shard 0."""
+        return Keys(np.zeros(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64))
+
+    def at(self, places: Any) -> Keys:
+        """Some of them: a slice is a view, an index array a copy."""
+        return Keys(self.shard[places], self.lane[places], self.logical[places])
+
+    def put(self, places: Any, keys: Keys) -> None:
+        """Writes others in the places of some."""
+        self.shard[places], self.lane[places], self.logical[places] = keys
+
 
 class Selection(NamedTuple):
     """What a selector picked: B starting rows and how likely each was."""

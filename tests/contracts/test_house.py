@@ -279,7 +279,10 @@ def _load_scenario() -> Callable[[Path], Any]:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=_id)
 def test_scenario_loads(path: Path) -> None:
-    assert _load_scenario()(path) is not None
+    from shoal.config.sb3_scenario import is_sb3_scenario, load_sb3_scenario
+
+    load = load_sb3_scenario if is_sb3_scenario(path) else _load_scenario()
+    assert load(path) is not None
 
 
 def test_scenario_with_an_unknown_key_is_refused(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_words_are_shared_with_another_process(tmp_path: Path) -> None:
 
 def test_words_are_aligned(tmp_path: Path) -> None:
     words = Counters.create(tmp_path / "words.bin")
-    assert words._words.ctypes.data % 8 == 0
-    assert words._words.dtype == np.uint64
+    assert np.frombuffer(words.words, np.uint64).ctypes.data % 8 == 0
+    assert words.words.itemsize == 8
 
 
 def test_making_does_not_wipe_what_another_made(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Annotated
 import typer
 
 from shoal.cli.clean import clean
+from shoal.cli.compare import compare
 from shoal.cli.evaluate import evaluate
 from shoal.cli.listing import algorithms, config
+from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
 from shoal.errors import ConfigError, ShoalError
 
@@ -36,6 +38,8 @@ First steps:
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)
+app.command("share", cls=ShareCommand)(share)
+app.command("compare")(compare)
 app.command("algorithms")(algorithms)
 app.command("config")(config)
 app.command("clean")(clean)

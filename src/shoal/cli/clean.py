@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from shoal.cli.output import relative
+from shoal.errors import ShoalError
 
 State = Literal["live", "resumable", "kept", "dead"]
 
@@ -105,7 +106,18 @@ def _held(path: Path) -> Held:
     run, nbytes = _owner(path), 0
     with contextlib.suppress(OSError):  # its run may be removing it just now
         nbytes = folder_bytes(path)
-    return Held(path, run, _state(path, run), nbytes)
+    state = _registry_state(path) if (path / "registry.json").is_file() else _state(path, run)
+    return Held(path, run, state, nbytes)
+
+
+def _registry_state(path: Path) -> State:
+    """A registry of runs that share lives as long as one of them does, or the process that made it."""
+    from shoal.sharing import connect_registry
+
+    with contextlib.suppress(ShoalError, OSError):
+        registry = connect_registry(path)
+        return "live" if registry.maker_lives or any(True for _ in registry.entries()) else "dead"
+    return "dead"
 
 
 def _owner(path: Path) -> Path | None:

@@ -37,7 +37,10 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
     """
     pairs = parse_overrides(overrides)
     file = _find_file(path)
-    fields, data, problems = layered(_read(file), pairs)
+    content = _read(file)
+    if "framework" in content:
+        raise ConfigError(f"{file} is a scenario of Stable-Baselines3: run it with `shoal share {file} -n 1`.")
+    fields, data, problems = layered(content, pairs)
     return validated(fields, data, problems, "" if pairs else str(file))
 
 

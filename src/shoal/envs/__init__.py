@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from shoal.envs.make import describe_env, make_env, make_render_env
+from shoal.envs.make import describe_env, describe_spaces, make_env, make_render_env, reward_bound
 from shoal.envs.registry import is_atari
 from shoal.envs.settings import EnvSettings
 from shoal.envs.vector import Env
 
-__all__ = ["Env", "EnvSettings", "describe_env", "is_atari", "make_env", "make_render_env"]
+__all__ = [
+    "Env",
+    "EnvSettings",
+    "describe_env",
+    "describe_spaces",
+    "is_atari",
+    "make_env",
+    "make_render_env",
+    "reward_bound",
+]

@@ -43,7 +43,7 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
         EnvError: making it raised.
     """
     atari = is_atari(settings.id)
-    bound = (1.0 if atari else None) if settings.reward_clip == "auto" else settings.reward_clip
+    bound = reward_bound(settings)
     seeds: Any = lane_seeds(seed, lanes)
     fresh = True
     if atari:
@@ -66,15 +66,25 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
 
 def describe_env(settings: EnvSettings) -> EnvSpec:
     """What the environment looks like to an algorithm; makes one and closes it. Raises what `make_env` raises."""
+    return _spec(settings, *describe_spaces(settings))
+
+
+def describe_spaces(settings: EnvSettings) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Observation and action space as Gymnasium has them; makes an environment and closes it."""
     if is_atari(settings.id):
         vector = _guarded(settings.id, lambda: make_atari(settings, 1))
-        observation, action = vector.single_observation_space, vector.single_action_space
+        found = vector.single_observation_space, vector.single_action_space
         vector.close()
     else:
         env = _guarded(settings.id, lambda: _make_one(settings))
-        observation, action = env.observation_space, env.action_space
+        found = env.observation_space, env.action_space
         env.close()
-    return _spec(settings, observation, action)
+    return found
+
+
+def reward_bound(settings: EnvSettings) -> float | None:
+    """What training rewards are clipped to: by default 1 on Atari, nothing elsewhere."""
+    return (1.0 if is_atari(settings.id) else None) if settings.reward_clip == "auto" else settings.reward_clip
 
 
 def make_render_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:

@@ -19,6 +19,7 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.actor import Actor
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
+from shoal.loops.group import Group
 from shoal.loops.learner import LearnerLoop
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
@@ -146,18 +147,28 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     learner = settings.definition.make_learner(settings.algorithm, spec, LearnerContext(device))
     schema = make_run_schema(settings, spec)
     ledger = Ledger(places.replay, places.shards(settings))
+    readers = [ShardReader(path) for path in places.shards(settings)]
+    view = settings.definition.make_view(settings.algorithm, schema)
+    seed = seed_of(settings, "replay", again=ledger.updates)
+    group = (
+        Group(settings, spec, places.shards(settings), places.checkpoints.parent.name)
+        if settings.share.registry
+        else None
+    )
     replay = Replay(
-        [ShardReader(path) for path in places.shards(settings)],
+        readers,
         settings.replay.make_selector(),
-        settings.definition.make_view(settings.algorithm, schema),
+        view,
         settings.learner.batch_size,
         ring=settings.learner.prefetch + 2,
-        seed=seed_of(settings, "replay", again=ledger.updates),
+        seed=seed,
         threads=settings.replay.threads,
+        guests=partial(group.guests, readers, view, seed) if group else None,
         **({"allocate": _pinned} if device.type == "cuda" else {}),
     )
     board = WeightBoard(places.replay / "weights.bin", FlatModule(learner.module).size)
-    loop = LearnerLoop(learner, replay, board, ledger, make_limiter(settings), settings.learner, places.checkpoints)
+    parts = (learner, replay, board, ledger, make_limiter(settings), settings.learner, places.checkpoints)
+    loop = LearnerLoop(*parts, group)
     try:
         loop.restore(load_checkpoint(places.checkpoints))
     except CheckpointError as error:

@@ -12,6 +12,7 @@ import torch
 from shoal.algorithms.interface import Learner, LearnerState, StepResult
 from shoal.errors import ShoalError
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
+from shoal.loops.group import Group
 from shoal.loops.reports import LearnerReport
 from shoal.loops.settings import LearnerSettings
 from shoal.loops.weights import FlatModule, WeightBoard
@@ -53,6 +54,7 @@ class LearnerLoop:
         limiter: RateLimiter,
         settings: LearnerSettings,
         checkpoints: Path,
+        group: Group | None = None,
     ) -> None:
         """Args:
         learner: what updates.
@@ -62,7 +64,9 @@ class LearnerLoop:
         limiter: when to wait for the actors.
         settings: the `learner` section.
         checkpoints: their folder.
+        group: the runs this one shares replay with.
         """
+        self._group, self._notes_given = group, set[str]()
         self._learner, self._replay, self._board, self._ledger = learner, replay, board, ledger
         self._limiter, self._settings, self._checkpoints = limiter, settings, checkpoints
         self._weights = FlatModule(learner.module)
@@ -110,6 +114,7 @@ class LearnerLoop:
             dropped_priorities=self._dropped + (self._prefetcher.dropped if self._prefetcher else 0),
             weights_version=self._board.version,
             notes=self._take_notes(),
+            shared=self._group.metrics(self._replay.drawn * self._replay.batch_size) if self._group else {},
         )
 
     @property
@@ -123,6 +128,8 @@ class LearnerLoop:
             self._ended = True
             self.save()
             self.close()
+            if self._group:
+                self._group.leave()
 
     def save(self) -> Path:
         """Saves a checkpoint now, unless the weights were ruined."""
@@ -162,6 +169,9 @@ class LearnerLoop:
 
     def _take_notes(self) -> tuple[str, ...]:
         notes, self._notes = self._notes, ()
+        if self._group:
+            notes += tuple(note for note in self._group.notes() if note not in self._notes_given)
+            self._notes_given.update(notes)
         return notes
 
     def _may_sample(self) -> bool:

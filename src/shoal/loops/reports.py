@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.types import Episode
 
@@ -39,7 +39,9 @@ class LearnerReport:
     dropped_priorities: int
     weights_version: int
     notes: tuple[str, ...] = ()
-    """Checkpoints that could not be used."""
+    """Checkpoints that could not be used; peers that were refused."""
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """What was read from other runs, by metric name."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from shoal.algorithms import get_algorithm
 from shoal.algorithms.interface import Algorithm, AlgorithmConfig
 from shoal.envs import EnvSettings
 from shoal.replay.settings import ReplaySettings
+from shoal.sharing.strategies import Strategy
 
 
 class _Section(BaseModel):
@@ -60,6 +61,15 @@ class StopSettings(_Section):
     mean_return: float | None = Field(None, description="Mean evaluation return at which the task counts as solved.")
 
 
+class ShareSettings(_Section):
+    """Sharing replay with other runs on this machine; `shoal share` fills this in."""
+
+    registry: str | None = Field(None, description="Folder of the registry to share through; null: with nobody.")
+    ratio: float = Field(0.2, ge=0, le=1, description="The part of a batch that comes from the pool.")
+    strategy: Strategy = Field("self_heavy", description="Which buffers make the pool; see docs/sharing.md.")
+    run_id: str = Field("", description="The name others see; empty: the run folder's.")
+
+
 class RunSettings(_Section):
     """A complete run, as saved in `config.yaml`."""
 
@@ -72,6 +82,7 @@ class RunSettings(_Section):
     replay: ReplaySettings = ReplaySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stop: StopSettings = StopSettings()
+    share: ShareSettings = ShareSettings()
     seed: int = Field(1, ge=0, description="Seed of everything random.")
     runtime: Literal["ray", "inline"] = Field("ray", description="ray: a process per role; inline: one, reproducible.")
     address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")

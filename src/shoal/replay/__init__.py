@@ -15,12 +15,14 @@ from shoal.replay.selectors import Fifo, Mixture, Part, Prioritized, Selector, U
 from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
 from shoal.replay.starts import Span
 from shoal.replay.views import NStepView, SequenceView, View
+from shoal.types import Keys
 
 __all__ = [
     "Column",
     "Entry",
     "Fifo",
     "Header",
+    "Keys",
     "Ledger",
     "Mixture",
     "NStepView",

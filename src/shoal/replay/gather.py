@@ -62,7 +62,7 @@ def _copy_stack(column, boundary, base, ring, newest, before, stack, width, into
 
 
 _N_STEP = numba.void(
-    *(*_KEYS, _INTS, *(_INTS,) * 8),
+    *(*_KEYS, _INTS, *(_INTS,) * 9),
     *(_INT, numba.float64, _INT, _INT, _INT, _OUT_FLOATS, _OUT_FLOATS, _INT, _INT, _INT),
 )
 
@@ -74,6 +74,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
     logical,
     target,
     rows,
+    heads,
     reward,
     terminated,
     truncated,
@@ -92,8 +93,9 @@ def n_step_rows(  # type: ignore[no-untyped-def]
     out_obs,
     out_next,
 ):
-    """n-step transitions: discounted reward of up to n steps, the discount of what follows (0 after termination), the
-    action, and the observations at both ends, of `stack` frames each, zeros before the episode began.
+    """n-step transitions, none reaching beyond its shard's row `heads`: discounted reward of up to n steps, the
+    discount of what follows (0 after termination), the action, and the observations at both ends, of `stack` frames
+    each, zeros before the episode began.
     """
     count = logical.shape[0]
     position = np.empty(count, np.int64)  # kept: divisions are slow
@@ -141,7 +143,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
             if load_byte(terminated[s] + origin) != 0:
                 discount = 0.0
                 break
-            if load_byte(truncated[s] + origin) != 0:
+            if load_byte(truncated[s] + origin) != 0 or logical[i] + steps >= heads[s]:
                 break
         out_reward[place] = total
         out_discount[place] = discount

@@ -2,7 +2,7 @@
 shoal.replay.precompile`.
 """
 
-from shoal.replay import gather, starts, sum_tree
+from shoal.replay import draws, gather, starts, sum_tree
 from shoal.replay.selectors import prioritized
 
 KERNELS = (
@@ -14,6 +14,7 @@ KERNELS = (
     sum_tree._update,
     prioritized._magnitudes,
     starts._startable,
+    draws._draw,
     gather.n_step_rows,
     gather.copy_stretches,
     gather.sum_uint32,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Sized
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import ReplayError, WrongSchema
+from shoal.errors import ConfigError, ReplayError, WrongSchema
 from shoal.replay.gather import Copier, sum_uint32
 from shoal.replay.selectors import Mixture, Part, Selector
 from shoal.replay.shard import ShardReader
@@ -23,6 +24,16 @@ def _touched(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     array = np.empty(shape, dtype)
     array.fill(0)  # faults every page now rather than in the first batches
     return array
+
+
+class Guests(Protocol):
+    """Rows of other runs, drawn beside one's own. They lie in the replay's table, behind its own shards."""
+
+    def draws(self, batch: int) -> int:
+        """How many of the next batch are to come from them."""
+
+    def draw(self, count: int, keys: Keys, at: int) -> bool:
+        """Fills keys[at : at + count]; False when there is nobody to draw from."""
 
 
 class Replay:
@@ -43,6 +54,7 @@ class Replay:
         seed: int | np.random.SeedSequence = 0,
         threads: int = 1,
         allocate: Allocate = _touched,
+        guests: Callable[[Table], Guests] | None = None,
     ) -> None:
         """Args:
         shards: what to draw from; more may be attached later.
@@ -53,6 +65,7 @@ class Replay:
         seed: of the draws.
         threads: for copying large rows.
         allocate: makes the batches' arrays (pinned memory for a GPU).
+        guests: makes what draws rows of other runs, from the table that they are to be added to.
         """
         if not shards:
             raise ReplayError("A replay needs at least one shard.")
@@ -70,6 +83,11 @@ class Replay:
         self._table = Table()
         for shard in shards:
             self.attach(shard)
+        self.guests = guests(self._table) if guests is not None else None
+        if self.guests is not None and (len(self._mixture.parts) > 1 or view.span.crosses_episodes):
+            raise ConfigError(
+                "Sharing with other runs needs transitions and a single selector, not sequences or a mixture."
+            )
 
     def attach(self, shard: ShardReader) -> None:
         """Adds a shard, for instance of a run that joined."""
@@ -107,22 +125,39 @@ class Replay:
         if not self._mixture.ready(self.batch_size):
             return None
         data = self._ring[self.drawn % len(self._ring)]
-        keys, probabilities = self._mixture.select(self.batch_size, self._rng)
+        keys, probabilities, own = self._select()
         torn = self._fill(keys, self._everywhere, data)
         for _ in range(MAX_REDRAWS):
             if not len(torn):
                 break
             self.redrawn += len(torn)
-            if not self._redraw(torn, keys, probabilities):
+            if not self._redraw(torn, keys, probabilities, own):
                 return None
-            torn = self._fill(Keys(keys.shard[torn], keys.lane[torn], keys.logical[torn]), torn, data)
+            torn = self._fill(keys.at(torn), torn, data)
         else:
             raise ReplayError(
                 f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. "
                 "Raise replay.capacity."
             )
         self.drawn += 1
-        return Sample(data, keys, probabilities, self._mixture.size, self._part, self._mean_version(keys))
+        version = self._mean_version(keys.at(slice(own)))
+        return Sample(data, keys, probabilities, self._mixture.size, self._part, version)
+
+    def _select(self) -> tuple[Keys, npt.NDArray[np.float64], int]:
+        """Keys, probabilities, and how many of them, the first ones, are of one's own rows."""
+        invited = self.guests.draws(self.batch_size) if self.guests is not None else 0
+        own = self.batch_size - invited
+        if not invited:
+            return *self._mixture.select(own, self._rng), own
+        keys = Keys.empty(self.batch_size)
+        if not self.guests.draw(invited, keys, own):  # type: ignore[union-attr]
+            own = self.batch_size
+        # Guests are drawn uniformly: they weigh what a row of a uniform replay of this size would.
+        probabilities = np.full(self.batch_size, 1.0 / self._mixture.size)
+        drawn = self._mixture.select(own, self._rng)
+        keys.put(slice(own), drawn.keys)
+        probabilities[:own] = drawn.probabilities
+        return keys, probabilities, own
 
     def update_priorities(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Sets the priorities of rows drawn earlier; returns how many were overwritten since."""
@@ -138,9 +173,17 @@ class Replay:
             return target[:0]
         return target[keys.logical - self._before < oldest[keys.shard]]
 
-    def _redraw(self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64]) -> bool:
-        """Draws the places anew, each from the part it belongs to. False when a queue ran dry."""
+    def _redraw(
+        self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64], own: int
+    ) -> bool:
+        """Draws the places anew, each from the part it belongs to. False when a queue ran dry, or all guests left."""
         self._mixture.refresh()
+        foreign, torn = torn[torn >= own], torn[torn < own]
+        if len(foreign):
+            anew = Keys.empty(len(foreign))
+            if not self.guests.draw(len(foreign), anew, 0):  # type: ignore[union-attr]
+                return False
+            keys.put(foreign, anew)
         for index, part in enumerate(self._mixture.parts):
             places = torn[self._part[torn] == index]
             if not len(places):
@@ -148,7 +191,7 @@ class Replay:
             if not part.selector.ready(len(places)):
                 return False
             again = part.selector.select(len(places), self._rng)
-            keys.shard[places], keys.lane[places], keys.logical[places] = again.keys
+            keys.put(places, again.keys)
             probabilities[places] = again.probabilities
         return True
 

@@ -7,8 +7,10 @@ boundary`) and the version of the weights that acted; an algorithm's policy adds
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,10 @@ class Column:
     dtype: str
     shape: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of one entry."""
-        return int(np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64)))
+        return int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}" if self.shape else self.dtype

@@ -57,6 +57,10 @@ class Header(IntEnum):
     CUTS = 8
 
 
+_HEAD, _CLAIM, _STEPS = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS)
+"""As plain numbers for the words that move with every row: an enum as an index takes three times as long."""
+
+
 @dataclass(frozen=True)
 class ShardInfo:
     """What a shard says about itself in `schema.json`."""
@@ -172,9 +176,11 @@ class ShardWriter:
         self.path = path
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=True)
-        self._items = tuple(_by_row(_map_columns(path, self.info, writable=True)).items())
+        self.columns = _by_row(_map_columns(path, self.info, writable=True))
+        self._items = tuple(self.columns.items())
         _check_header(path, self.header, self.info.rows)
         self._head, self._claim = self.header[Header.HEAD], self.header[Header.CLAIM]
+        self._rows, self._steps, self._words = self.info.rows, self.header[Header.STEPS], self.header.words
         self.header[Header.CLOSED] = 0
         if self.header[Header.EPOCH] > 0:
             self.cut(max(1, self._claim - self._head))
@@ -199,11 +205,19 @@ class ShardWriter:
             steps: environment steps in it; by default every lane (rows that only reset a lane are not steps).
             episodes: episodes that ended in it.
         """
-        position = self._head % self.info.rows
-        self._claim_rows(1)
+        position = self.claim_row()
         for name, column in self._items:
             column[position] = row[name]
         self._publish(1, self.info.lanes if steps is None else steps, episodes)
+
+    def claim_row(self) -> int:
+        """Takes the next row's place, to be filled in `columns` directly and published by `publish_row`."""
+        self._claim_rows(1)
+        return self._head % self._rows
+
+    def publish_row(self) -> None:
+        """Shows the claimed row, a step of every lane, to readers."""
+        self._publish(1, self.info.lanes, 0)
 
     def append_chunk(self, rows: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
         """Publishes k steps of all lanes at once: column name to [k, N, ...] values."""
@@ -219,6 +233,13 @@ class ShardWriter:
                 column[: count - first] = rows[name][first:]
         self._publish(count, count * self.info.lanes if steps is None else steps, episodes)
 
+    def preview(self, **columns: Array) -> None:
+        """Writes into the row to come, which stays unpublished: a writer may read its own next observation there."""
+        self._claim_rows(1)
+        position = self._head % self.info.rows
+        for name, values in columns.items():
+            self.columns[name][position] = values
+
     def cut(self, rows: int = 1) -> None:
         """Marks that what follows does not continue what came before."""
         shapes = ((name, (rows, *column.shape[1:]), column.dtype) for name, column in self._items)
@@ -229,15 +250,14 @@ class ShardWriter:
 
     def _claim_rows(self, rows: int) -> None:
         # Never back: a chunk that failed half way has spoilt the old rows under all of it.
-        self._claim = max(self._claim, self._head + rows)
-        self.header[Header.CLAIM] = self._claim
+        if self._claim < self._head + rows:
+            self._claim = self._words[_CLAIM] = self._head + rows
         fence()
 
     def _publish(self, rows: int, steps: int, episodes: int) -> None:
         fence()
-        self._head += rows
-        self.header[Header.HEAD] = self._head
-        self.header.add(Header.STEPS, steps)
+        self._head = self._words[_HEAD] = self._head + rows
+        self._steps = self._words[_STEPS] = self._steps + steps
         if episodes:
             self.header.add(Header.EPISODES, episodes)
 

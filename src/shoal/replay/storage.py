@@ -97,3 +97,11 @@ def replay_folders() -> Iterator[Path]:
 def folder_bytes(folder: Path) -> int:
     """Bytes a folder really takes."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
+
+
+def sharing_folder(name: str) -> Path:
+    """A place for a registry of shared buffers: on shared memory where there is some."""
+    root = (
+        SHARED_MEMORY if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    )
+    return _base(root) / name

@@ -119,7 +119,7 @@ class NStepView:
         """See `View.fill`."""
         into, schema = self._addresses(out), self._schema
         action, frame = schema["action"].nbytes, schema["obs"].nbytes
-        arguments: list[Any] = [table.rows, *(table[name] for name in _STREAM)]
+        arguments: list[Any] = [table.rows, table.endless, *(table[name] for name in _STREAM)]
         arguments += [self.n, self.gamma, self.stack, action, frame]
         arguments += [out.reward, out.discount, into["action"], into["obs"], into["next_obs"]]
 

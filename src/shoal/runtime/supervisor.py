@@ -200,6 +200,7 @@ class Supervisor:
             values["replay/rows"] = self._learner.replay_rows
             values["replay/dropped_priorities"] = self._learner.dropped_priorities
             values["replay/samples_per_insert"] = self._achieved()
+            values |= self._learner.shared
         self._rates.append((now, steps, updates))
         steps_per_second, updates_per_second = self._recent_rates()
         values |= {

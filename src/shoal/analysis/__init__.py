@@ -1,0 +1,15 @@
+"""Comparing groups of runs: did it help, and how sure can one be?
+
+    groups = read_groups([Path("runs/alone"), Path("runs/shared")])
+    comparison = compare(groups, threshold=475)
+    write_report(comparison, Path("runs/compared"), command="shoal compare runs/alone runs/shared --threshold 475")
+
+It reads run folders and nothing else: no torch, no Ray, no process. matplotlib is loaded when a picture is drawn.
+"""
+
+from shoal.analysis.comparison import compare
+from shoal.analysis.page import write_report
+from shoal.analysis.results import Comparison
+from shoal.analysis.runs import Group, Run, read_groups
+
+__all__ = ["Comparison", "Group", "Run", "compare", "read_groups", "write_report"]

@@ -1,0 +1,236 @@
+"""Groups of runs against the first of them: curves, areas, final returns, time to a threshold.
+
+Every interval is a bootstrap over what is independent. Runs of one launch may have learned from each other, so launches
+are drawn, each with all its runs; only where a group has a single launch are its runs drawn one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.analysis import statistics
+from shoal.analysis.curves import (
+    Curve,
+    Range,
+    Readings,
+    common_range,
+    first_reaching,
+    hold,
+    mean_over,
+    over_seconds,
+    over_steps,
+)
+from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Reached, Score, Unit
+from shoal.analysis.runs import METRICS, Group, Run
+from shoal.analysis.statistics import Estimate, Floats
+from shoal.errors import ConfigError, UnknownName
+
+GRID = 200
+"""Points of a curve."""
+_STEPS, _SECONDS = 0, 1
+
+
+class _Sample(NamedTuple):
+    """A group with its resamples: of the runs that have the metric, and of all."""
+
+    group: Group
+    unit: Unit
+    units: int
+    scores: tuple[Score, ...]
+    judged: tuple[Score, ...]
+    counts: Floats | None
+    judged_counts: Floats | None
+
+
+def compare(
+    groups: Sequence[Group],
+    metric: str = "auto",
+    threshold: float | None = None,
+    seed: int = 0,
+    resamples: int = 2_000,
+) -> Comparison:
+    """Compares groups with the first of them.
+
+    Args:
+        groups: at least one.
+        metric: eval, rollout, or auto: eval where every run has it, else rollout.
+        threshold: the return to be reached; None leaves that part out.
+        seed: of the bootstrap. The same seed and runs give the same numbers.
+        resamples: of the bootstrap.
+    """
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(f"threshold = {threshold} cannot be used: it must be a finite number.")
+    name = choose_metric(groups, metric)
+    readings = [[run.readings[name] for run in group.runs if name in run.readings] for group in groups]
+    span = common_range([over_steps(one) for some in readings for one in some])
+    samples = [
+        _sample(group, name, threshold, span, resamples, np.random.default_rng([seed, number]))
+        for number, group in enumerate(groups)
+    ]
+    results = tuple(
+        _result(sample, samples[0] if number else None, some, np.random.default_rng([seed, number, 1]))
+        for number, (sample, some) in enumerate(zip(samples, readings, strict=True))
+    )
+    return Comparison(name, threshold, seed, resamples, span, results)
+
+
+def choose_metric(groups: Sequence[Group], metric: str) -> str:
+    """The metric's name in metrics.jsonl; every group has at least one run with it."""
+    if metric != "auto" and metric not in METRICS:
+        raise UnknownName("metric", metric, ["auto", *METRICS])
+    runs = [run for group in groups for run in group.runs]
+    if metric == "auto":
+        metric = "eval" if all(METRICS["eval"] in run.readings for run in runs) else "rollout"
+    name = METRICS[metric]
+    for group in groups:
+        if any(name in run.readings for run in group.runs):
+            continue
+        there = [key for key, other in METRICS.items() if any(other in run.readings for run in group.runs)]
+        remedy = f"It has {METRICS[there[0]]}: try --metric {there[0]}." if there else "Did its runs ever start?"
+        raise ConfigError(f"No run in {group.path} has a reading of {name}. {remedy}")
+    return name
+
+
+def _sample(
+    group: Group, metric: str, threshold: float | None, span: Range | None, resamples: int, rng: np.random.Generator
+) -> _Sample:
+    scores = tuple(_score(run, metric, threshold, span) for run in group.runs)
+    judged = tuple(score for score in scores if metric in score.run.readings)
+    launches = len(group.launches)
+    unit: Unit = "launches" if launches > 1 else "runs" if len(group.runs) > 1 else "nothing"
+
+    def draw(some: tuple[Score, ...]) -> Floats | None:
+        labels = _labels(some, unit)
+        return statistics.resample_counts(labels, resamples, rng) if len(set(labels)) > 1 else None
+
+    units = launches if launches > 1 else len(group.runs)
+    counts = draw(scores)
+    return _Sample(group, unit, units, scores, judged, counts, counts if len(judged) == len(scores) else draw(judged))
+
+
+def _labels(scores: tuple[Score, ...], unit: Unit) -> npt.NDArray[np.str_]:
+    """To which unit each run belongs, [N]."""
+    return np.array([str(one.run.launch if unit == "launches" else one.run.path) for one in scores])
+
+
+def _independent(sample: _Sample) -> npt.NDArray[np.str_]:
+    """The same for what is independent: runs of a single launch that shared data are one result."""
+    together = sample.unit == "runs" and sample.group.shared
+    return _labels(sample.judged, "launches" if together else sample.unit)
+
+
+def _score(run: Run, metric: str, threshold: float | None, span: Range | None) -> Score:
+    readings = run.readings.get(metric, Readings(np.empty(0), np.empty(0), np.empty(0)))
+    area = final = math.nan
+    if span is not None and len(readings.step):
+        curve, begin = over_steps(readings), span.end - FINAL_SHARE * (span.end - span.start)
+        area, final = mean_over(curve, *span), mean_over(curve, begin, span.end)
+    reached = () if threshold is None else tuple(first_reaching(readings, threshold, window) for window in WINDOWS)
+    return Score(run, area, final, reached)
+
+
+def _result(sample: _Sample, first: _Sample | None, readings: list[Readings], rng: np.random.Generator) -> GroupResult:
+    runs = sample.group.runs
+    shares = [run.foreign_fraction for run in runs if not math.isnan(run.foreign_fraction)]
+    walls = [run.wall_seconds for run in runs if run.wall_seconds > 0]
+    rates = [run.last_step / run.wall_seconds for run in runs if run.wall_seconds > 0]
+    windows = range(len(sample.scores[0].reached))
+    return GroupResult(
+        group=sample.group,
+        unit=sample.unit,
+        units=sample.units,
+        independent=len(set(_independent(sample))),
+        scores=sample.scores,
+        over_steps=_band([over_steps(one) for one in readings], sample.judged_counts),
+        over_seconds=_band([over_seconds(one) for one in readings], sample.judged_counts),
+        area=_middle(sample, _area),
+        final=_middle(sample, _final),
+        better_area=_better(sample, first, _area) if first else None,
+        better_final=_better(sample, first, _final) if first else None,
+        p_area=_chance(sample, first, _area, rng) if first else math.nan,
+        p_final=_chance(sample, first, _final, rng) if first else math.nan,
+        reached=tuple(_reached(sample, first, window) for window in windows),
+        foreign_fraction=float(np.mean(shares)) if shares else math.nan,
+        wall_seconds=float(np.median(walls)) if walls else math.nan,
+        steps_per_second=float(np.median(rates)) if rates else math.nan,
+    )
+
+
+def _area(score: Score) -> float:
+    return score.area
+
+
+def _final(score: Score) -> float:
+    return score.final
+
+
+def _values(scores: tuple[Score, ...], of: Callable[[Score], float]) -> Floats:
+    return np.array([of(score) for score in scores])
+
+
+def _band(curves: list[Curve], counts: Floats | None) -> Band:
+    span = common_range(curves)
+    if span is None:
+        return Band(*(np.empty(0) for _ in Band._fields))
+    x = np.linspace(*span, GRID)
+    values = np.stack([hold(curve, x) for curve in curves], axis=1)  # [G, N]
+    middle = statistics.iqm(values, statistics.once(len(curves)))[0]
+    if counts is None:
+        unknown = np.full(GRID, math.nan)
+        return Band(x, middle, unknown, unknown)
+    return Band(x, middle, *statistics.interval(statistics.iqm(values, counts)))
+
+
+def _middle(sample: _Sample, of: Callable[[Score], float]) -> Estimate:
+    values = _values(sample.judged, of)
+    if np.isnan(values).any():  # no steps that all runs cover
+        return Estimate(math.nan)
+    value = statistics.iqm(values[None], statistics.once(len(values)))[0, 0]
+    counts = sample.judged_counts
+    return statistics.estimate(value, None if counts is None else statistics.iqm(values[None], counts)[:, 0])
+
+
+def _better(sample: _Sample, first: _Sample, of: Callable[[Score], float]) -> Estimate:
+    x, y = _values(sample.judged, of), _values(first.judged, of)
+    if np.isnan(x).any() or np.isnan(y).any():
+        return Estimate(math.nan)
+    value = statistics.probability_of_improvement(x, y, statistics.once(len(x)), statistics.once(len(y)))[0]
+    if sample.judged_counts is None or first.judged_counts is None:
+        return Estimate(float(value))
+    counts = sample.judged_counts, first.judged_counts
+    return statistics.estimate(value, statistics.probability_of_improvement(x, y, *counts))
+
+
+def _chance(sample: _Sample, first: _Sample, of: Callable[[Score], float], rng: np.random.Generator) -> float:
+    x, y = _values(sample.judged, of), _values(first.judged, of)
+    if np.isnan(x).any() or np.isnan(y).any():
+        return math.nan
+    return statistics.permutation_p(x, y, _independent(sample), _independent(first), rng)
+
+
+def _reached(sample: _Sample, first: _Sample | None, index: int) -> Reached:
+    runs = sum(math.isfinite(score.reached[index][0]) for score in sample.scores)
+    medians = [statistics.estimate(*_medians(sample, index, unit)) for unit in (_STEPS, _SECONDS)]
+    ratios = [first and _ratio(sample, first, index, unit) for unit in (_STEPS, _SECONDS)]
+    return Reached(WINDOWS[index], runs, medians[0], medians[1], ratios[0], ratios[1])
+
+
+def _medians(sample: _Sample, index: int, unit: int) -> tuple[float, Floats | None]:
+    values = np.array([score.reached[index][unit] for score in sample.scores])
+    value = float(statistics.median(values, statistics.once(len(values)))[0])
+    return value, None if sample.counts is None else statistics.median(values, sample.counts)
+
+
+def _ratio(sample: _Sample, first: _Sample, index: int, unit: int) -> Estimate:
+    (value, drawn), (base, base_drawn) = _medians(sample, index, unit), _medians(first, index, unit)
+    if not (math.isfinite(value) and math.isfinite(base) and base > 0):
+        return Estimate(math.nan)
+    found = statistics.estimate(
+        value / base, None if drawn is None or base_drawn is None else statistics.ratio(drawn, base_drawn)
+    )
+    return found._replace(low=max(found.low, 0.0))  # where neither resample got there, anything from 0 on is possible

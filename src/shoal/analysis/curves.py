@@ -1,0 +1,93 @@
+"""Curves of single runs, as pure functions.
+
+A curve is a staircase: a reading holds until the next one. Nothing is interpolated towards a reading that had not
+been taken yet, and nothing is continued beyond the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.analysis.statistics import Floats
+
+
+class Readings(NamedTuple):
+    """One metric of one run, in the order of steps; all [K]."""
+
+    step: Floats
+    wall: Floats
+    value: Floats
+
+
+class Curve(NamedTuple):
+    """Values over steps or seconds, both [K], x ascending. Of several values at one x the last one counts."""
+
+    x: Floats
+    y: Floats
+
+
+class Range(NamedTuple):
+    """From where to where all curves have a value."""
+
+    start: float
+    end: float
+
+
+def make_readings(step: Sequence[float], wall: Sequence[float], value: Sequence[float]) -> Readings:
+    """Puts readings in the order of their steps; evaluations are written down later than they began."""
+    order = np.argsort(np.asarray(step, dtype=np.float64), kind="stable")
+    return Readings(*(np.asarray(column, dtype=np.float64)[order] for column in (step, wall, value)))
+
+
+def over_steps(readings: Readings) -> Curve:
+    return Curve(readings.step, readings.value)
+
+
+def over_seconds(readings: Readings) -> Curve:
+    order = np.argsort(readings.wall, kind="stable")
+    return Curve(readings.wall[order], readings.value[order])
+
+
+def hold(curve: Curve, at: npt.NDArray[Any]) -> Floats:
+    """The newest value at each of the places `at`, [G]; NaN before the first reading."""
+    index = np.searchsorted(curve.x, at, side="right") - 1
+    return np.where(index >= 0, curve.y[np.maximum(index, 0)], math.nan)
+
+
+def mean_over(curve: Curve, start: float, end: float) -> float:
+    """The exact mean of the staircase from `start` to `end`; NaN if it begins later than `start`."""
+    if start >= end:
+        return float(hold(curve, np.array([end]))[0])
+    inside = curve.x[(curve.x > start) & (curve.x < end)]
+    places = np.concatenate([[start], inside])
+    widths = np.diff(np.concatenate([places, [end]]))
+    return float((hold(curve, places) * widths).sum() / (end - start))
+
+
+def common_range(curves: Sequence[Curve]) -> Range | None:
+    """From the largest first x to the smallest last x; None if no place is covered by all curves."""
+    if not curves or any(not len(curve.x) for curve in curves):
+        return None
+    found = Range(float(max(curve.x[0] for curve in curves)), float(min(curve.x[-1] for curve in curves)))
+    return found if found.start <= found.end else None
+
+
+def first_reaching(readings: Readings, threshold: float, window: int = 1) -> tuple[float, float]:
+    """When the mean of the last `window` readings first was at least `threshold`.
+
+    Returns:
+        Steps and seconds of the last reading in that window; both infinite if it never was.
+    """
+    if len(readings.value) < window:
+        return math.inf, math.inf
+    means = np.lib.stride_tricks.sliding_window_view(readings.value, window).mean(axis=1)
+    reached = np.flatnonzero(means >= threshold)
+    if not len(reached):
+        return math.inf, math.inf
+    index = reached[0] + window - 1
+    return float(readings.step[index]), float(readings.wall[index])

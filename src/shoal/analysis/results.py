@@ -1,0 +1,103 @@
+"""What a comparison consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from shoal.analysis.curves import Range
+from shoal.analysis.runs import Group, Run
+from shoal.analysis.statistics import Estimate, Floats
+
+Unit = Literal["launches", "runs", "nothing"]
+"""What is drawn for a bootstrap."""
+
+FINAL_SHARE = 0.1
+"""The last part of the common steps whose mean is the final return."""
+WINDOWS = (1, 3)
+"""Readings whose mean has to reach a threshold: any one of them, and three in a row."""
+
+
+class Band(NamedTuple):
+    """A group's curve: the IQM over its runs, and its interval; all [G], or empty."""
+
+    x: Floats
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+class Score(NamedTuple):
+    """One run: NaN where it has no reading of the metric, infinite where it never reached the threshold."""
+
+    run: Run
+    area: float
+    final: float
+    reached: tuple[tuple[float, float], ...]
+    """Steps and seconds, for each of `WINDOWS`; empty without a threshold."""
+
+
+class Reached(NamedTuple):
+    """When a group's runs reached the threshold; infinite medians mean that half of them or more never did."""
+
+    window: int
+    runs: int
+    """That did."""
+    steps: Estimate
+    seconds: Estimate
+    steps_ratio: Estimate | None
+    """To the first group; None for that one."""
+    seconds_ratio: Estimate | None
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """One row of the comparison.
+
+    Attributes:
+        unit: what was drawn for its intervals.
+        units: how many of these there are.
+        independent: results that know nothing of each other; runs of a single launch that shared data are one.
+        over_steps, over_seconds: its curves.
+        area, final: IQM over its runs.
+        better_area, better_final: probability of improvement over the first group; None for that one.
+        p_area, p_final: how often chance alone would do as much; NaN for the first group.
+        reached: one for each of `WINDOWS`; empty without a threshold.
+        foreign_fraction: mean over its runs that say so.
+        wall_seconds, steps_per_second: medians over its runs.
+    """
+
+    group: Group
+    unit: Unit
+    units: int
+    independent: int
+    scores: tuple[Score, ...]
+    over_steps: Band
+    over_seconds: Band
+    area: Estimate
+    final: Estimate
+    better_area: Estimate | None
+    better_final: Estimate | None
+    p_area: float
+    p_final: float
+    reached: tuple[Reached, ...]
+    foreign_fraction: float
+    wall_seconds: float
+    steps_per_second: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that was computed.
+
+    Attributes:
+        metric: its name in metrics.jsonl.
+        span: the steps that all runs of all groups cover; None if there are none.
+    """
+
+    metric: str
+    threshold: float | None
+    seed: int
+    resamples: int
+    span: Range | None
+    groups: tuple[GroupResult, ...]

@@ -1,0 +1,89 @@
+"""A run's place in a group of runs that share replay: announces its shards, and draws from the others'."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from shoal.envs import describe_spaces, reward_bound
+from shoal.loops.settings import RunSettings
+from shoal.replay import ShardReader, View
+from shoal.replay.table import Table
+from shoal.sharing import Description, Entry, connect_registry
+from shoal.sharing.description import describe_space
+from shoal.sharing.pool import Pool
+from shoal.types import EnvSpec
+
+
+class Group:
+    """Membership of one run, kept by its learner: whoever learns is whoever reads."""
+
+    def __init__(self, settings: RunSettings, spec: EnvSpec, shards: Sequence[Path], run: str) -> None:
+        """Joins; the shards can be read by the others from now on.
+
+        Args:
+            settings: the run's; `share.registry` is set.
+            spec: its environment.
+            shards: where its rows are.
+            run: its folder's name.
+        """
+        assert settings.share.registry is not None
+        self._settings = settings.share
+        self._registry = connect_registry(settings.share.registry)
+        self._run_id = settings.share.run_id or run
+        self._buffer_id = f"{self._run_id}_learner"  # the same after a restart: it takes its place again
+        self._description = _described(settings, spec)
+        entry = Entry(self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards))
+        self._registry.announce(entry, settings.env.id)
+        self._registry.keep_alive(self._buffer_id)
+        self._pool: Pool | None = None
+
+    def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: Table) -> Pool:
+        """What draws from the others; for `Replay`."""
+        span = view.span
+        make = partial(Pool, readers, self._buffer_id, self._registry, self._description)
+        self._pool = make(
+            self._settings.strategy,
+            self._settings.ratio,
+            n_steps=span.after,
+            before=span.before,
+            seed=seed,
+            table=table,
+        )
+        return self._pool
+
+    def metrics(self, samples: int) -> dict[str, float]:
+        """What was read from whom, as fractions of all samples so far."""
+        if self._pool is None or not samples:
+            return {}
+        read = self._pool.counted()
+        foreign = sum(one.samples for one in read.values())
+        metrics = {"share/foreign_fraction": foreign / samples, "share/peers": float(len(self._pool.peers))}
+        metrics["share/age"] = sum(one.age for one in read.values()) / max(1, foreign)
+        return metrics | {f"share/{run}/fraction": one.samples / samples for run, one in read.items()}
+
+    def notes(self) -> tuple[str, ...]:
+        """Peers that do not fit, and why."""
+        refused = {} if self._pool is None else self._pool.refused
+        return tuple(f"not sharing with {run}: {why}" for run, why in refused.items())
+
+    def leave(self) -> None:
+        """Takes the entry away; the shards are the run's own and stay."""
+        self._registry.deregister_buffer(self._buffer_id)
+
+
+def _described(settings: RunSettings, spec: EnvSpec) -> Description:
+    observation, action = describe_spaces(settings.env)
+    if isinstance(observation, gymnasium.spaces.Box) and observation.dtype != np.dtype(spec.obs_dtype):
+        dtype = np.dtype(spec.obs_dtype)  # what is stored
+        observation = gymnasium.spaces.Box(
+            observation.low.astype(dtype), observation.high.astype(dtype), dtype=dtype.type
+        )
+    bound = reward_bound(settings.env)
+    reward = "raw" if bound is None else f"clipped to {bound:g}"
+    return Description(settings.env.id, describe_space(observation), describe_space(action), "env", reward)

@@ -1,0 +1,85 @@
+"""What a buffer says about itself, and what keeps two buffers from sharing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shoal.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Description:
+    """Everything that must be alike for rows of one run to mean the same to another."""
+
+    env_id: str
+    """Empty when nobody said: then only the spaces are compared."""
+    observation: str
+    action: str
+    action_scaling: str
+    """`unit`: continuous actions are stored scaled to [-1, 1], as Stable-Baselines3 does. `env`: as the environment
+    takes them. Discrete actions are always `env`.
+    """
+    reward: str = "raw"
+    """Or how it was changed before it was stored, such as `clipped to 1`."""
+
+    def difference(self, other: Description) -> str:
+        """Why rows of `other` cannot be used here; empty when they can."""
+        for name, what in _COMPARED:
+            here, there = getattr(self, name), getattr(other, name)
+            if here != there and not (name == "env_id" and not (here and there)):
+                return f"its {what} is {there}, here it is {here}"
+        return ""
+
+    def to_json(self) -> dict[str, str]:
+        """For a registry's entry."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Description:
+        """The inverse of `to_json`."""
+        return Description(**{name: str(data[name]) for name in Description.__dataclass_fields__})
+
+
+_COMPARED = (
+    ("env_id", "environment"),
+    ("observation", "observation space"),
+    ("action", "action space"),
+    ("action_scaling", "scaling of actions"),
+    ("reward", "reward"),
+)
+
+
+def describe_space(space: gymnasium.Space[Any]) -> str:
+    """A space in words: equal words, equal meaning of a stored value."""
+    spaces = gymnasium.spaces
+    if isinstance(space, spaces.Dict):
+        return "{" + ", ".join(f"{key}: {describe_space(one)}" for key, one in sorted(space.spaces.items())) + "}"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
+    if isinstance(space, spaces.MultiDiscrete):
+        return f"MultiDiscrete({space.nvec.tolist()})"
+    if isinstance(space, spaces.MultiBinary):
+        return f"MultiBinary({space.n})"
+    if isinstance(space, spaces.Box):
+        return f"Box({_bounds(space)}, {list(space.shape)}, {space.dtype})"
+    raise ConfigError(f"A space of type {type(space).__name__} cannot be shared; use Box, Discrete or Dict.")
+
+
+def _bounds(space: gymnasium.spaces.Box) -> str:
+    """Both bounds, short where all entries are alike, else by a checksum."""
+    words = []
+    for bound in (space.low, space.high):
+        values = np.unique(bound)
+        if len(values) == 1:
+            words.append(f"{float(values[0]):g}")
+        elif bound.size <= 8:
+            words.append("[" + " ".join(f"{float(value):g}" for value in bound.reshape(-1)) + "]")
+        else:
+            words.append("#" + hashlib.sha256(np.ascontiguousarray(bound).tobytes()).hexdigest()[:8])
+    return ", ".join(words)

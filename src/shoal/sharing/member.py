@@ -1,0 +1,125 @@
+"""Member: one run's place in a group: its shard, its entry in the registry, and the others' rows.
+
+Without a registry it is a shard that nobody else sees: its files are unlinked at once, so that not even a killed
+process leaves memory behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shoal.errors import ConfigError, NoSpace
+from shoal.replay import Schema, ShardInfo, ShardReader, ShardWriter, create_shard
+from shoal.replay.storage import sharing_folder
+from shoal.sharing.description import Description
+from shoal.sharing.registry import (
+    BUFFER_ID,
+    ENV_ID,
+    REGISTRY,
+    RUN_ID,
+    Entry,
+    Registry,
+    connect_registry,
+    process_lives,
+)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who a run is in a group. The environment variables that `shoal share` sets fill in what nobody said."""
+
+    registry: Registry | None
+    buffer_id: str
+    run_id: str
+    algorithm: str
+    env_id: str
+
+    @staticmethod
+    def resolve(registry: Registry | Path | str | None, buffer_id: str | None, algorithm: str = "") -> Membership:
+        """Joins the registry given or named by SHOAL_REGISTRY; alone when there is none."""
+        if registry is None and os.environ.get(REGISTRY):
+            registry = os.environ[REGISTRY]
+        if registry is None:
+            if buffer_id:
+                raise ConfigError(
+                    f"buffer_id = {buffer_id!r} without a registry; give registry=..., or set {REGISTRY}."
+                )
+            return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
+        joined = registry if isinstance(registry, Registry) else connect_registry(registry)
+        if not joined.exists:
+            warnings.warn(f"The registry {joined.path} is gone; this run shares with nobody.", stacklevel=4)
+            return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
+        env_id = os.environ.get(ENV_ID, "")
+        buffer_id = buffer_id or os.environ.get(BUFFER_ID)
+        if not buffer_id:
+            run_id = os.environ.get(RUN_ID, f"run-{os.getpid()}")
+            buffer_id = joined.register_buffer(run_id, algorithm, env_id)
+        known = joined.entry(buffer_id)
+        run_id = known.run_id if known is not None else os.environ.get(RUN_ID, buffer_id)
+        algorithm = known.algorithm if known is not None and known.algorithm else algorithm
+        return Membership(joined, buffer_id, run_id, algorithm, joined.env_id(buffer_id) or env_id)
+
+    def rejoined(self) -> Membership:
+        """The same, in another process: alone if the registry is gone."""
+        if self.registry is not None and not self.registry.exists:
+            return replace(self, registry=None)
+        return self
+
+
+class Storage:
+    """A run's shard, open for writing and reading."""
+
+    def __init__(self, member: Membership, schema: Schema, rows: int, lanes: int, description: Description) -> None:
+        """Makes the shard and, in a registry, announces it.
+
+        Args:
+            member: who writes it.
+            schema: its columns.
+            rows: rows per lane.
+            lanes: environments.
+            description: what its rows mean.
+        """
+        self.member = member = member if member.registry is None else _own(member)
+        info = ShardInfo(schema, rows, lanes, member.run_id, member.env_id, member.algorithm, time.time())
+        if member.registry is None:
+            private = sharing_folder("private")
+            private.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder = Path(tempfile.mkdtemp(dir=private))
+        else:
+            folder = member.registry.folder(member.buffer_id)
+            folder.mkdir(exist_ok=True)
+        try:
+            create_shard(folder / "shard", info)
+        except NoSpace as error:
+            raise NoSpace(f"{str(error).split('. ')[0]}. Lower buffer_size.") from error
+        self.writer, self.reader = ShardWriter(folder / "shard"), ShardReader(folder / "shard")
+        if member.registry is None:
+            shutil.rmtree(folder)
+        else:
+            entry = Entry(
+                member.buffer_id, member.run_id, member.algorithm, os.getpid(), description, (folder / "shard",)
+            )
+            member.registry.announce(entry, member.env_id)
+            member.registry.keep_alive(member.buffer_id)
+
+    def remove(self) -> None:
+        """Takes the rows away; readers that map them keep what they map."""
+        if self.member.registry is not None:
+            self.member.registry.deregister_buffer(self.member.buffer_id)
+
+
+def _own(member: Membership) -> Membership:
+    """The same member; under a new id if its buffer is being written already, by a live process or by this one."""
+    assert member.registry is not None
+    known = member.registry.entry(member.buffer_id)
+    if known is not None and known.shards and process_lives(known.pid):
+        buffer_id = member.registry.register_buffer(member.run_id, member.algorithm, member.env_id)
+        return replace(member, buffer_id=buffer_id)
+    shutil.rmtree(member.registry.folder(member.buffer_id) / "shard", ignore_errors=True)  # of one that died
+    return member

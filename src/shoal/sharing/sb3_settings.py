@@ -1,0 +1,57 @@
+"""The settings of a Stable-Baselines3 run: a scenario with `framework: sb3`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Sb3Algorithm = Literal["SAC", "TD3", "DDPG", "DQN", "PPO", "A2C", "QRDQN", "TQC"]
+SB3_ALGORITHMS: tuple[str, ...] = get_args(Sb3Algorithm)
+ON_POLICY = frozenset({"PPO", "A2C"})
+"""They learn from what they did just now: other runs may read their steps, they read nobody's."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sb3EnvSettings(_Section):
+    """Which environment, and how many of it."""
+
+    id: str = Field(min_length=1, description="Gymnasium id; `package:Id-v0` imports the package first.")
+    n_envs: int = Field(1, ge=1, le=4096, description="Environments, one after the other in the run's process.")
+    normalize: bool = Field(False, description="Wrap it in VecNormalize; shared rows are raw all the same.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for gymnasium.make.")
+
+    @property
+    def sharing_id(self) -> str:
+        """What must be alike for steps of two runs to mean the same: other arguments make another environment."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(self.kwargs.items()))
+        return f"{self.id}({arguments})" if arguments else self.id
+
+
+class Sb3EvaluationSettings(_Section):
+    """How progress is judged: deterministic episodes in an environment of their own."""
+
+    every_steps: int = Field(1_000, ge=1, description="Environment steps between evaluations.")
+    episodes: int = Field(10, ge=1, description="Episodes per evaluation.")
+
+
+class Sb3Settings(_Section):
+    """A Stable-Baselines3 run."""
+
+    framework: Literal["sb3"] = Field("sb3", description="Whose algorithm it is.")
+    algo: Sb3Algorithm = Field(description="Class of Stable-Baselines3 or sb3-contrib.")
+    env: Sb3EnvSettings
+    policy: str = Field("MlpPolicy", min_length=1, description="MlpPolicy, CnnPolicy or MultiInputPolicy.")
+    total_timesteps: int = Field(10_000, ge=1, description="Environment steps.")
+    seed: int = Field(0, ge=0, description="Seed of everything random; `shoal share` sets it for each run.")
+    threads: int = Field(1, ge=1, le=256, description="Torch threads.")
+    evaluation: Sb3EvaluationSettings = Field(default_factory=Sb3EvaluationSettings)
+    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Arguments of the class.")
+
+    @property
+    def reads(self) -> bool:
+        """Whether it can learn from other runs' steps."""
+        return self.algo not in ON_POLICY

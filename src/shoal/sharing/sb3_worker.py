@@ -1,0 +1,179 @@
+"""One Stable-Baselines3 run, from its settings to its model: what a process of `shoal share` does.
+
+It takes functions to report to and to be stopped by, so it does not know who started it, or where its numbers go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
+
+from shoal.sharing.sb3_buffer import DistributedReplayBuffer
+from shoal.sharing.sb3_contribute import share_metrics
+from shoal.sharing.sb3_models import make_evaluation_env, make_model
+from shoal.sharing.sb3_settings import Sb3Settings
+from shoal.sharing.sb3_summary import Sb3Summary
+
+Write = Callable[[int, Mapping[str, float], float], None]
+"""Takes steps, numbers by name, and seconds since the start."""
+MODEL, STATISTICS = "model.zip", "vecnormalize.pkl"
+_LINE_SECONDS = 2.0
+_KEPT = "train/"
+"""Of what Stable-Baselines3 logs; the rest is computed here, at the moment of the line."""
+
+
+class _Stopped(Exception):
+    """Ends an evaluation early."""
+
+
+class _Latest(KVWriter):
+    """The newest value of everything that is logged: Stable-Baselines3 forgets it when it writes its table."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Called by SB3's logger."""
+        self.keep(key_values)
+
+    def keep(self, values: Mapping[str, Any]) -> None:
+        """Takes the numbers among them."""
+        for name, value in values.items():
+            if name.startswith(_KEPT) and isinstance(value, int | float | np.number):
+                self.values[name] = float(value)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _Reporter(BaseCallback):
+    """Writes a line every two seconds, judges the policy from time to time, and stops when it is told to."""
+
+    def __init__(self, settings: Sb3Settings, judged: VecEnv, write: Write, stopped: Callable[[], bool]) -> None:
+        super().__init__()
+        self._settings, self._judged, self._write, self._stopped = settings, judged, write, stopped
+        self._latest = _Latest()
+        self._next_evaluation = settings.evaluation.every_steps
+        self._judged_at = -1
+        self._judging_seconds = 0.0
+        self._eval = (math.nan, math.nan)
+        self._began = self._next_line = time.monotonic()
+        self.interrupted = False
+
+    def _on_training_start(self) -> None:
+        self.model.set_logger(Logger(None, [self._latest]))
+        self._began = self._next_line = time.monotonic()
+
+    def _on_step(self) -> bool:
+        if self._stopped():
+            self.interrupted = True
+        elif self.num_timesteps >= self._next_evaluation:
+            self._next_evaluation += self._settings.evaluation.every_steps
+            self.judge()
+        elif time.monotonic() >= self._next_line:
+            self.line({})
+        return not self.interrupted
+
+    def judge(self) -> None:
+        """Plays deterministic episodes, and writes what came out."""
+        if self._judged_at == self.num_timesteps:
+            return
+        began = time.monotonic()
+        train = self.model.get_env()
+        if isinstance(self._judged, VecNormalize) and train is not None:
+            sync_envs_normalization(train, self._judged)
+        try:
+            mean, std = evaluate_policy(
+                self.model, self._judged, self._settings.evaluation.episodes, callback=self._look
+            )
+        except _Stopped:
+            self.interrupted = True
+            return
+        finally:
+            self._judging_seconds += time.monotonic() - began
+        self._judged_at, self._eval = self.num_timesteps, (float(mean), float(std))  # type: ignore[arg-type]
+        self.line({"eval/mean_reward": self._eval[0], "eval/std_reward": self._eval[1]})
+
+    def line(self, extra: Mapping[str, float]) -> None:
+        """Writes everything that is known now."""
+        self._next_line = time.monotonic() + _LINE_SECONDS
+        self._latest.keep(self.model.logger.name_to_value)
+        values = {"time/fps": self.steps_per_second}
+        if episodes := self.model.ep_info_buffer:
+            values["rollout/ep_rew_mean"] = float(np.mean([one["r"] for one in episodes]))
+            values["rollout/ep_len_mean"] = float(np.mean([one["l"] for one in episodes]))
+        if (buffer := self._buffer) is not None:
+            values |= share_metrics(buffer)
+        self._write(self.num_timesteps, {**values, **self._latest.values, **extra}, self.seconds)
+
+    @property
+    def _buffer(self) -> DistributedReplayBuffer | None:
+        buffer = getattr(self.model, "replay_buffer", None)
+        return buffer if isinstance(buffer, DistributedReplayBuffer) else None
+
+    @property
+    def seconds(self) -> float:
+        """Since training began."""
+        return time.monotonic() - self._began
+
+    @property
+    def steps_per_second(self) -> float:
+        """The mean so far, without evaluations."""
+        return self.num_timesteps / max(1e-9, self.seconds - self._judging_seconds)
+
+    def summary(self) -> Sb3Summary:
+        """What came out."""
+        returns = [one["r"] for one in self.model.ep_info_buffer or ()]
+        buffer = self._buffer
+        foreign = math.nan if buffer is None else buffer.get_stats()["foreign_fraction"]
+        return Sb3Summary(
+            status="interrupted" if self.interrupted else "finished",
+            env_steps=self.num_timesteps,
+            episodes=int(getattr(self.model, "_episode_num", 0)),
+            wall_seconds=self.seconds,
+            train_return_mean=float(np.mean(returns)) if returns else math.nan,
+            eval_return_mean=self._eval[0],
+            eval_return_std=self._eval[1],
+            steps_per_second=self.steps_per_second,
+            foreign_fraction=float(foreign),
+        )
+
+    def _look(self, local: dict[str, Any], everywhere: dict[str, Any]) -> None:
+        if self._stopped():
+            raise _Stopped
+
+
+def train(settings: Sb3Settings, folder: Path, write: Write, stopped: Callable[[], bool]) -> Sb3Summary:
+    """Trains to the end, or until it is stopped, and saves the model.
+
+    Args:
+        settings: the run's; sharing comes from the environment variables of `shoal.sharing`.
+        folder: where `model.zip` goes, and VecNormalize's statistics.
+        write: takes a line of metrics.
+        stopped: asked after every step.
+    """
+    with contextlib.ExitStack() as stack:
+        model = make_model(settings)
+        stack.callback(model.get_env().close)
+        judged = make_evaluation_env(settings)
+        stack.callback(judged.close)
+        reporter = _Reporter(settings, judged, write, stopped)
+        model.learn(settings.total_timesteps, callback=reporter)
+        if reporter.interrupted:
+            reporter.line({})
+        else:
+            reporter.judge()
+        model.save(folder / MODEL)
+        if (statistics := model.get_vec_normalize_env()) is not None:
+            statistics.save(str(folder / STATISTICS))
+        return reporter.summary()

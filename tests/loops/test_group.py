@@ -1,0 +1,96 @@
+"""A Shoal run and a Stable-Baselines3 run on one environment share replay, each reading the other's rows in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.config import settings_for
+from shoal.loops.assembly import Places, build_actor, build_learner, describe
+from shoal.loops.preparation import prepare
+from shoal.sharing import DistributedReplayBuffer, create_distributed_registry
+from shoal.sharing.registry import Registry
+
+OVERRIDES = (
+    "actors=1",
+    "env.lanes=2",
+    "replay.capacity=4000",
+    "replay.min_size=64",
+    "replay.samples_per_insert=null",
+    "learner.batch_size=50",
+    "share.ratio=0.2",
+    "algorithm.hidden=[16]",
+)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Any:
+    made = create_distributed_registry(10_000, path=tmp_path / "registry", min_buffer_size=100)
+    yield made
+    made.stop()
+
+
+def _sb3_buffer(registry: Registry, steps: int, env_id: str = "CartPole-v1") -> tuple[DistributedReplayBuffer, Any]:
+    from stable_baselines3 import DQN
+
+    buffer_id = registry.register_buffer("sb3", "DQN", env_id)
+    model = DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        seed=1,
+        learning_starts=steps + 1,
+        policy_kwargs={"net_arch": [16]},
+        replay_buffer_class=DistributedReplayBuffer,
+        replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id, "cross_sample_ratio": 0.5},
+    )
+    model.learn(steps)
+    assert isinstance(model.replay_buffer, DistributedReplayBuffer)
+    return model.replay_buffer, model
+
+
+def _run(registry: Registry, folder: Path, *overrides: str) -> Any:
+    settings = settings_for("CartPole-v1", "apex-dqn", (*OVERRIDES, f"share.registry={registry.path}", *overrides))
+    (folder / "replay").mkdir(parents=True)
+    places = Places(folder / "replay", folder / "checkpoints")
+    prepare(settings, describe(settings), places, "run")
+    return build_actor(settings, places, 0), build_learner(settings, places)
+
+
+def test_both_read_each_other(registry: Registry, tmp_path: Path) -> None:
+    buffer, _ = _sb3_buffer(registry, 300)
+    actor, learner = _run(registry, tmp_path / "run")
+    actor.run(steps=200)
+    report = learner.run(updates=40)
+    assert report.updates == 40
+    assert report.shared["share/foreign_fraction"] == pytest.approx(0.2)
+    assert report.shared["share/sb3/fraction"] == pytest.approx(0.2)
+    assert report.shared["share/peers"] == 1.0 and 0 <= report.shared["share/age"] < 300
+    assert np.isfinite(report.metrics["loss"])
+
+    buffer._pool._looked = -1e9  # type: ignore[union-attr]  # as if a second had gone by
+    samples = buffer.sample(200)
+    assert buffer.get_stats()["foreign_fraction"] == pytest.approx(0.5)
+    assert samples.actions.shape == (200, 1) and samples.observations.shape == (200, 4)
+    learner.end()
+    assert [entry.run_id for entry in registry.entries()] == ["sb3"]
+
+
+def test_another_environment_is_refused_by_name(registry: Registry, tmp_path: Path) -> None:
+    _sb3_buffer(registry, 300, env_id="CartPole-v0")
+    actor, learner = _run(registry, tmp_path / "run")
+    actor.run(steps=100)
+    report = learner.run(updates=5)
+    assert report.shared["share/foreign_fraction"] == 0.0
+    assert report.notes == ("not sharing with sb3: its environment is CartPole-v0, here it is CartPole-v1",)
+    assert learner.run(updates=1).notes == ()
+    learner.end()
+
+
+def test_alone_in_a_group_is_as_alone(registry: Registry, tmp_path: Path) -> None:
+    actor, learner = _run(registry, tmp_path / "run")
+    actor.run(steps=100)
+    assert learner.run(updates=5).shared["share/foreign_fraction"] == 0.0
+    learner.end()
