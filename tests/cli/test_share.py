@@ -136,6 +136,7 @@ def test_launches_of_one_tag_lie_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "share_b").touch()
     with pytest.raises(ConfigError, match="Not a directory"):
         launch_folder(tmp_path, "b", now)
+    assert next_commands(tmp_path / "share_a") == [f"shoal compare {tmp_path}/share_a"]
     (tmp_path / "share_alone").mkdir()
     assert next_commands(tmp_path / "share_a") == [f"shoal compare {tmp_path}/share_alone {tmp_path}/share_a"]
 

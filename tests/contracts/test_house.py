@@ -6,8 +6,11 @@ Each rule is a function from a text to a list of complaints, and has a text that
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +269,17 @@ def test_known_command_passes(line: str) -> None:
 )
 def test_unknown_command_is_refused(line: str) -> None:
     assert unknown_words(line.split(), _toy_command())
+
+
+# Start-up.
+
+
+def test_roles_that_only_write_start_without_numba() -> None:
+    """Importing it takes a second, in every actor."""
+    code = "import sys, shoal.config, shoal.loops.assembly; print('numba' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "False"
 
 
 # Scenarios.

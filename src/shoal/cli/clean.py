@@ -82,10 +82,10 @@ def clean(
 
 def find_held(runs: Path) -> Iterator[Held]:
     """Every replay of this user on shared memory, and those on disk that belong to the runs of one folder."""
-    from shoal.replay.storage import replay_folders
+    from shoal.replay.storage import replay_folders, sharing_folders
 
     seen: set[Path] = set()
-    for path in [*replay_folders(), *_on_disk(runs)]:
+    for path in [*replay_folders(), *sharing_folders(), *_on_disk(runs)]:
         if path not in seen:
             seen.add(path)
             yield _held(path)

@@ -171,12 +171,10 @@ def launch_folder(out: Path, tag: str | None, now: datetime) -> Path:
 
 
 def next_commands(group: Path) -> list[str]:
-    """What to try after a launch: a comparison with the groups beside it, those that shared nothing first."""
-    beside = sorted(one for one in group.parent.glob("share_*") if one.is_dir() and one != group)
-    alone = [one for one in beside if re.search("local|alone", one.name)]
-    other = [*alone, *beside][:1]
-    paths = [shlex.quote(relative(one)) for one in (*other, group)]
-    return [f"shoal compare {' '.join(paths)}"]
+    """What to try after a launch: a comparison, with a group that shared nothing if one lies beside it."""
+    beside = (one for one in sorted(group.parent.glob("share_*")) if one.is_dir() and one != group)
+    alone = [one for one in beside if re.search("local|alone", one.name)][:1]
+    return [f"shoal compare {' '.join(shlex.quote(relative(one)) for one in (*alone, group))}"]
 
 
 def _gpus(text: str | None) -> tuple[int, ...]:

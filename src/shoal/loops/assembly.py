@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,21 +19,14 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.actor import Actor
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
-from shoal.loops.group import Group
-from shoal.loops.learner import LearnerLoop
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import (
-    Ledger,
-    RateLimiter,
-    Replay,
-    Schema,
-    ShardInfo,
-    ShardReader,
-    ShardWriter,
-)
+from shoal.replay import Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter
 from shoal.replay import step_schema as make_schema
 from shoal.types import EnvSpec
+
+if TYPE_CHECKING:
+    from shoal.loops.learner import LearnerLoop
 
 
 @dataclass(frozen=True)
@@ -137,6 +130,11 @@ def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: in
 
 def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     """The learner, going on from its last checkpoint if there is one."""
+    # Here, so that the other roles start without numba: see `shoal.replay`.
+    from shoal.loops.group import Group
+    from shoal.loops.learner import LearnerLoop
+    from shoal.replay import Replay
+
     _limit_threads(settings.learner.threads)
     spec = describe_env(settings.env)
     device = choose_device(settings.learner.device, spec)

@@ -4,18 +4,37 @@
 
 A writer owns its shard and never waits for a reader; a reader maps any number of shards, keeps its own index of what
 may be drawn, and copies rows into prepared batches.
+
+What draws loads numba, which takes a second. It is loaded when asked for, so that actors, which only write, start
+without it.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from shoal.replay.ledger import Entry, Ledger
-from shoal.replay.prefetch import Prefetcher
 from shoal.replay.rate_limiter import RateLimiter
-from shoal.replay.replay import Replay
 from shoal.replay.schema import Column, Schema, step_schema
-from shoal.replay.selectors import Fifo, Mixture, Part, Prioritized, Selector, Uniform
 from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
-from shoal.replay.starts import Span
-from shoal.replay.views import NStepView, SequenceView, View
+from shoal.replay.views import NStepView, SequenceView, Span, View
 from shoal.types import Keys
+
+if TYPE_CHECKING:
+    from shoal.replay.prefetch import Prefetcher
+    from shoal.replay.replay import Replay
+    from shoal.replay.selectors import Fifo, Mixture, Part, Prioritized, Selector, Uniform
+
+_LATER = {"Prefetcher": "prefetch", "Replay": "replay"}
+_LATER |= dict.fromkeys(("Fifo", "Mixture", "Part", "Prioritized", "Selector", "Uniform"), "selectors")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"shoal.replay.{_LATER[name]}"), name)
+
 
 __all__ = [
     "Column",

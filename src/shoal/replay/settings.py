@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.replay.selectors import Fifo, Mixture, Part, Prioritized, Selector, Uniform
+if TYPE_CHECKING:
+    from shoal.replay.selectors import Mixture, Selector
 
 
 class SelectorSettings(BaseModel):
@@ -23,6 +24,8 @@ class SelectorSettings(BaseModel):
 
     def make(self) -> Selector:
         """The selector."""
+        from shoal.replay.selectors import Fifo, Prioritized, Uniform  # here: see the package
+
         if self.type == "prioritized":
             return Prioritized(self.alpha, self.epsilon)
         if self.type == "fifo":
@@ -50,4 +53,6 @@ class ReplaySettings(BaseModel):
 
     def make_selector(self) -> Mixture:
         """The selectors, as one."""
+        from shoal.replay.selectors import Mixture, Part
+
         return Mixture([Part(part.make(), part.ratio) for part in self.selectors])

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.replay.shard import ShardReader
+from shoal.replay.views import Span
 from shoal.types import CUT
 
 _READ_BYTES = numba.types.Array(numba.uint8, 2, "C", readonly=True)
@@ -44,14 +45,6 @@ def _startable(boundary, terminated, truncated, start, stop, after, crosses_epis
                 elif truncated[lane, here] and not crosses_episodes:
                     ended = True
             out[logical - start, lane] = allowed
-
-
-class Span(NamedTuple):
-    """How far a view looks from its starting row, and whether it goes on beyond an episode's end."""
-
-    before: int
-    after: int
-    crosses_episodes: bool = False
 
 
 class Change(NamedTuple):

@@ -17,6 +17,8 @@ from shoal.errors import NoSpace
 
 SHARED_MEMORY = Path(os.environ.get("SHOAL_SHARED_MEMORY", "/dev/shm"))
 """Where memory looks like files; the environment variable is for tests and unusual machines."""
+PRIVATE = "private"
+"""Folder of buffers that are shared with nobody; each is empty as soon as it is mapped."""
 MEMORY_SHARE = 0.85
 """Of the free memory a replay may take: the rest is for processes and batches."""
 
@@ -88,10 +90,23 @@ def _make(folder: Path) -> Path:
 
 
 def replay_folders() -> Iterator[Path]:
-    """Every replay folder this user has on shared memory."""
+    """Every replay folder of a run that this user has on shared memory."""
+    yield from (path for path in _folders(_base(SHARED_MEMORY)) if not _is_shared(path) and path.name != PRIVATE)
+
+
+def sharing_folders() -> Iterator[Path]:
+    """Every registry of this user on shared memory, and what buffers without one left there while they were made."""
     base = _base(SHARED_MEMORY)
-    if base.is_dir():
-        yield from sorted(path for path in base.iterdir() if path.is_dir())
+    yield from filter(_is_shared, _folders(base))
+    yield from _folders(base / PRIVATE)
+
+
+def _folders(base: Path) -> list[Path]:
+    return sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+
+
+def _is_shared(path: Path) -> bool:
+    return (path / "registry.json").is_file()
 
 
 def folder_bytes(folder: Path) -> int:

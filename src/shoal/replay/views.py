@@ -8,19 +8,28 @@ and sequence views at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from shoal.errors import ReplayError
-from shoal.replay.gather import Copier, Int64s, copy_stretches, n_step_rows
 from shoal.replay.schema import Column, Schema
-from shoal.replay.starts import Span
-from shoal.replay.table import Table
+from shoal.replay.table import Int64s, Table
 from shoal.types import Array, Keys, Sequence, Transition
+
+if TYPE_CHECKING:
+    from shoal.replay.gather import Copier
 
 Allocate = Callable[[tuple[int, ...], Any], Array]
 """Makes an output array: numpy's `zeros`, or one in pinned memory."""
+
+
+class Span(NamedTuple):
+    """How far a view looks from its starting row, and whether it goes on beyond an episode's end."""
+
+    before: int
+    after: int
+    crosses_episodes: bool = False
 
 
 class View(Protocol):
@@ -117,6 +126,8 @@ class NStepView:
 
     def fill(self, table: Table, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
         """See `View.fill`."""
+        from shoal.replay.gather import copy_stretches, n_step_rows  # here: see the package
+
         into, schema = self._addresses(out), self._schema
         action, frame = schema["action"].nbytes, schema["obs"].nbytes
         arguments: list[Any] = [table.rows, table.endless, *(table[name] for name in _STREAM)]
@@ -206,6 +217,8 @@ class SequenceView:
 
     def fill(self, table: Table, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
         """See `View.fill`."""
+        from shoal.replay.gather import copy_stretches
+
         into, batch = self._addresses(out), out.reward.shape[1]
         steps = dict.fromkeys(_EVERY_STEP, self.steps) | dict.fromkeys(self._at_start, 1)
 

@@ -150,12 +150,12 @@ class LiveTable:
         """Takes the newest numbers, and shows them when it is time to."""
         self._rows = rows
         now = time.monotonic()
-        if now < self._next or not any(row.steps for row in rows):
+        if now < self._next:
             return
         if self._live is not None:
             self._next = now + _REFRESH_SECONDS
             self._live.update(self._view(), refresh=True)
-        else:
+        elif any(row.steps for row in rows):  # lines that only say "starting" are noise
             self._next = now + self._interval
             for row in rows:
                 self.note(plain_line(row))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Schema, ShardInfo, ShardReader, ShardWriter, create_shard
-from shoal.replay.storage import sharing_folder
+from shoal.replay.storage import PRIVATE, sharing_folder
 from shoal.sharing.description import Description
 from shoal.sharing.registry import (
     BUFFER_ID,
@@ -88,7 +88,7 @@ class Storage:
         self.member = member = member if member.registry is None else _own(member)
         info = ShardInfo(schema, rows, lanes, member.run_id, member.env_id, member.algorithm, time.time())
         if member.registry is None:
-            private = sharing_folder("private")
+            private = sharing_folder(PRIVATE)
             private.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder = Path(tempfile.mkdtemp(dir=private))
         else:

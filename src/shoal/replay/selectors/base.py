@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.replay.shard import ShardReader
-from shoal.replay.starts import Span, Starts
+from shoal.replay.starts import Starts
+from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 

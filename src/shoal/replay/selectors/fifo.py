@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.counters import Counters
 from shoal.replay.shard import Header, ShardReader
-from shoal.replay.starts import Span
+from shoal.replay.views import Span
 from shoal.types import CUT, Keys, Selection
 
 

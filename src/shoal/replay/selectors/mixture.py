@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import ShardReader
-from shoal.replay.starts import Span
+from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import attach_starts
 from shoal.replay.shard import ShardReader
-from shoal.replay.starts import Change, Span, Starts
+from shoal.replay.starts import Change, Starts
 from shoal.replay.sum_tree import SumTree
+from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 LARGEST = 1e12

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import attach_starts, split_by_count
 from shoal.replay.shard import ShardReader
-from shoal.replay.starts import Span, Starts
+from shoal.replay.starts import Starts
+from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 
