@@ -1,10 +1,10 @@
 """Shoal from Python: train, load, look at what came out, use it.
 
-    run = shoal.train("CartPole-v1", algo="apex-dqn", actors=2, stop_return=475)
-    print(run.summary.status, run.evaluate(episodes=100).mean)
+run = shoal.train("CartPole-v1", algo="apex-dqn", actors=2, stop_return=475)
+print(run.summary.status, run.evaluate(episodes=100).mean)
 
-    policy = shoal.load("runs/latest")
-    action = policy.predict(obs)
+policy = shoal.load("runs/latest")
+action = policy.predict(obs)
 """
 
 from __future__ import annotations

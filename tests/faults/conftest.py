@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
+
+
 class Training:
     """A `shoal` command in a process of its own."""
 

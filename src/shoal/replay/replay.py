@@ -35,6 +35,9 @@ class Guests(Protocol):
     def draw(self, count: int, keys: Keys, at: int) -> bool:
         """Fills keys[at : at + count]; False when there is nobody to draw from."""
 
+    def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
+        """Draws places anew that their writers reached since; False when there is nobody to draw from."""
+
 
 class Replay:
     """Batches drawn from shards in place.
@@ -180,10 +183,8 @@ class Replay:
         self._mixture.refresh()
         foreign, torn = torn[torn >= own], torn[torn < own]
         if len(foreign):
-            anew = Keys.empty(len(foreign))
-            if not self.guests.draw(len(foreign), anew, 0):  # type: ignore[union-attr]
+            if not self.guests.redraw(keys, foreign):  # type: ignore[union-attr]
                 return False
-            keys.put(foreign, anew)
         for index, part in enumerate(self._mixture.parts):
             places = torn[self._part[torn] == index]
             if not len(places):

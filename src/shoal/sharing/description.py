@@ -61,14 +61,21 @@ def describe_space(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, spaces.Dict):
         return "{" + ", ".join(f"{key}: {describe_space(one)}" for key, one in sorted(space.spaces.items())) + "}"
     if isinstance(space, spaces.Discrete):
-        return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
+        start = f", start={space.start}" if space.start else ""
+        return f"Discrete({space.n}{start}{_unusual(space)})"
     if isinstance(space, spaces.MultiDiscrete):
-        return f"MultiDiscrete({space.nvec.tolist()})"
+        start = f", start={space.start.tolist()}" if np.any(space.start) else ""
+        return f"MultiDiscrete({space.nvec.tolist()}{start}{_unusual(space)})"
     if isinstance(space, spaces.MultiBinary):
         return f"MultiBinary({space.n})"
     if isinstance(space, spaces.Box):
         return f"Box({_bounds(space)}, {list(space.shape)}, {space.dtype})"
     raise ConfigError(f"A space of type {type(space).__name__} cannot be shared; use Box, Discrete or Dict.")
+
+
+def _unusual(space: gymnasium.Space[Any]) -> str:
+    """The dtype, where it is not the one such spaces have."""
+    return "" if space.dtype == np.int64 else f", {space.dtype}"
 
 
 def _bounds(space: gymnasium.spaces.Box) -> str:

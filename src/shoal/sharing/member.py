@@ -6,11 +6,13 @@ process leaves memory behind.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
 import time
 import warnings
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,7 +55,7 @@ class Membership:
             return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
         joined = registry if isinstance(registry, Registry) else connect_registry(registry)
         if not joined.exists:
-            warnings.warn(f"The registry {joined.path} is gone; this run shares with nobody.", stacklevel=4)
+            _warn_gone(joined)
             return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
         env_id = os.environ.get(ENV_ID, "")
         buffer_id = buffer_id or os.environ.get(BUFFER_ID)
@@ -68,6 +70,7 @@ class Membership:
     def rejoined(self) -> Membership:
         """The same, in another process: alone if the registry is gone."""
         if self.registry is not None and not self.registry.exists:
+            _warn_gone(self.registry)
             return replace(self, registry=None)
         return self
 
@@ -85,6 +88,7 @@ class Storage:
             lanes: environments.
             description: what its rows mean.
         """
+        member = member.rejoined()  # the registry may have gone since
         self.member = member = member if member.registry is None else _own(member)
         info = ShardInfo(schema, rows, lanes, member.run_id, member.env_id, member.algorithm, time.time())
         if member.registry is None:
@@ -102,11 +106,11 @@ class Storage:
         if member.registry is None:
             shutil.rmtree(folder)
         else:
-            entry = Entry(
-                member.buffer_id, member.run_id, member.algorithm, os.getpid(), description, (folder / "shard",)
-            )
+            who = (member.buffer_id, member.run_id, member.algorithm, os.getpid())
+            entry = Entry(*who, description, (folder / "shard",), info.created)
             member.registry.announce(entry, member.env_id)
             member.registry.keep_alive(member.buffer_id)
+            _WRITTEN[member.registry.path, member.buffer_id] = self
 
     def remove(self) -> None:
         """Takes the rows away; readers that map them keep what they map."""
@@ -114,11 +118,23 @@ class Storage:
             self.member.registry.deregister_buffer(self.member.buffer_id)
 
 
+_WRITTEN: weakref.WeakValueDictionary[tuple[Path, str], Storage] = weakref.WeakValueDictionary()
+"""What this process writes. A buffer of this process that is not here was replaced, for instance by loading one."""
+
+
+def _warn_gone(registry: Registry) -> None:
+    warnings.warn(f"The registry {registry.path} is gone; this run shares with nobody.", stacklevel=5)
+
+
 def _own(member: Membership) -> Membership:
     """The same member; under a new id if its buffer is being written already, by a live process or by this one."""
     assert member.registry is not None
     known = member.registry.entry(member.buffer_id)
-    if known is not None and known.shards and process_lives(known.pid):
+    mine, written = (member.registry.path, member.buffer_id), known is not None and process_lives(known.pid)
+    if known is not None and known.pid == os.getpid():
+        gc.collect()  # SB3's callbacks keep a replaced buffer for a while
+        written = mine in _WRITTEN
+    if known is not None and known.shards and written:
         buffer_id = member.registry.register_buffer(member.run_id, member.algorithm, member.env_id)
         return replace(member, buffer_id=buffer_id)
     shutil.rmtree(member.registry.folder(member.buffer_id) / "shard", ignore_errors=True)  # of one that died

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +109,9 @@ class Pool:
         for buffer_id, entry in there.items():
             if buffer_id not in attached and entry.description is not None and entry.shards:
                 self._attach(entry)
+        runs = {entry.run_id for entry in there.values()}
+        self.refused = {run: why for run, why in self.refused.items() if run in runs}
+        self.refused |= dict.fromkeys(self._registry.damaged(), "its entry.json cannot be read")
         self._plan()
 
     def draws(self, batch: int) -> int:
@@ -128,6 +131,19 @@ class Pool:
         self._counts += counts
         return True
 
+    def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
+        """Draws places anew that their writers reached, from windows as they are now; False when there is nobody."""
+        shard = keys.shard[places]
+        np.subtract.at(self._counts, shard, 1)
+        np.subtract.at(self._draws.ages, shard, self._draws.stop[shard] - 1 - keys.logical[places])
+        self._settle()
+        self._plan()
+        again = Keys.empty(len(places))
+        if not self.draw(len(places), again, 0):
+            return False
+        keys.put(places, again)
+        return True
+
     def _plan(self) -> None:
         """How likely each shard is to be drawn from, until the next look."""
         self._draws.look()
@@ -135,7 +151,7 @@ class Pool:
             self._draws.keep_newest(NEWEST)
         self._counts = np.zeros(len(self.table.shards), np.int64)
         rows, sizes = self._draws.sizes, self._sizes()
-        sizes[1:][sizes[1:] < self._least()] = 0
+        sizes[1:][self._held()[1:] < self._registry.min_buffer_size] = 0
         weights = pool_weights(self._strategy, sizes)
         chances = np.zeros(len(rows))
         for weight, buffer in zip(weights.tolist(), self._buffers, strict=True):
@@ -143,9 +159,10 @@ class Pool:
                 chances[buffer.mine] = weight * rows[buffer.mine] / rows[buffer.mine].sum()
         self._chances = chances / chances.sum() if weights.any() else None
 
-    def _least(self) -> float:
-        """Rows a peer must have within its window."""
-        return self._registry.min_buffer_size * (NEWEST if self._strategy == "newest" else 1.0)
+    def _held(self) -> npt.NDArray[np.int64]:
+        """Rows of each buffer, those beside the writer too that are not drawn."""
+        rows = [min(shard.head, shard.rows) * shard.lanes for shard in self.table.shards]
+        return np.array([sum(rows[buffer.mine]) for buffer in self._buffers], np.int64)
 
     def _settle(self) -> None:
         """Adds up what was read since the last look, before places in the table change."""
@@ -155,10 +172,9 @@ class Pool:
         self._counts[:] = 0
         self._draws.ages[:] = 0
 
-    def torn(self, keys: Keys, at: int) -> npt.NDArray[np.int64]:
-        """Places of keys[at:] that their writers reached since they were drawn."""
-        late = keys.logical[at:] < self.table.oldest()[keys.shard[at:]]
-        return np.flatnonzero(late) + at
+    def torn(self, keys: Keys, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of the places that their writers reached since they were drawn."""
+        return places[keys.logical[places] < self.table.oldest()[keys.shard[places]]]
 
     def counted(self) -> dict[str, Drawn]:
         """What was read of every run but one's own, by run. Changes nothing: another thread may ask."""
@@ -176,8 +192,11 @@ class Pool:
 
     def sizes(self) -> dict[str, int]:
         """Rows to draw from, by run, as of the last look."""
-        sizes = self._sizes().tolist()
-        return {buffer.entry.run_id: size for buffer, size in zip(self._buffers, sizes, strict=True) if buffer.entry}
+        sizes: dict[str, int] = {}
+        for buffer, size in zip(self._buffers, self._sizes().tolist(), strict=True):
+            if buffer.entry is not None:
+                sizes[buffer.entry.run_id] = sizes.get(buffer.entry.run_id, 0) + size
+        return sizes
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         rows = self._draws.sizes
@@ -208,6 +227,8 @@ class Pool:
         self._buffers.append(_Buffer(entry, len(shards), place, drawn))
 
     def _unlike(self, other: Schema) -> str:
+        if "next_obs" in other and replace(other["next_obs"], name="obs") != self._schema["obs"]:
+            return f"next_obs is {other['next_obs']} there and {self._schema['obs']} here"
         return self._schema.difference(other, READ)
 
     def _detach(self, buffer: _Buffer) -> None:

@@ -49,6 +49,8 @@ class Entry:
     description: Description | None = None
     """None until its first row is written."""
     shards: tuple[Path, ...] = ()
+    made: float = 0.0
+    """When its shards were made: new ones at the old place are another buffer."""
 
 
 class Registry:
@@ -83,7 +85,7 @@ class Registry:
         (folder / "alive").touch()
         described = None if entry.description is None else entry.description.to_json()
         data = {"run_id": entry.run_id, "algorithm": entry.algorithm, "pid": entry.pid, "env_id": env_id}
-        data |= {"description": described, "shards": [str(path) for path in entry.shards]}
+        data |= {"description": described, "shards": [str(path) for path in entry.shards], "made": entry.made}
         building = folder / f"entry.json.{os.getpid()}"
         building.write_text(json.dumps(data, indent=1))
         building.rename(folder / "entry.json")
@@ -111,14 +113,14 @@ class Registry:
 
     def entries(self) -> Iterator[Entry]:
         """All buffers, those that are silent for too long being removed on the way."""
-        now = time.time()
         with contextlib.suppress(FileNotFoundError):
             for folder in sorted(self.path.iterdir()):
-                if folder.is_dir() and not folder.name.startswith("."):
+                if folder.is_dir():
                     with contextlib.suppress(FileNotFoundError):
-                        if now - (folder / "alive").stat().st_mtime > self.stale_seconds:
+                        # Nobody removes himself: a machine that slept wakes here before the thread that beats.
+                        if folder.name not in self._beating and self._silence(folder) > self.stale_seconds:
                             self._remove(folder)
-                        elif (entry := self.entry(folder.name)) is not None:
+                        elif not folder.name.startswith(".") and (entry := self.entry(folder.name)) is not None:
                             yield entry
 
     def entry(self, buffer_id: str) -> Entry | None:
@@ -128,9 +130,18 @@ class Registry:
             described = data["description"]
             description = None if described is None else Description.from_json(described)
             shards = tuple(Path(path) for path in data["shards"])
-            return Entry(buffer_id, str(data["run_id"]), str(data["algorithm"]), int(data["pid"]), description, shards)
+            who = (buffer_id, str(data["run_id"]), str(data["algorithm"]), int(data["pid"]))
+            return Entry(*who, description, shards, float(data["made"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def damaged(self) -> list[str]:
+        """Buffers whose entry is there and cannot be read."""
+        with contextlib.suppress(FileNotFoundError):
+            names = [path.name for path in self.path.iterdir() if not path.name.startswith(".")]
+            bad = [name for name in names if (self.path / name).is_dir() and self.entry(name) is None]
+            return [name for name in bad if (self.path / name / "entry.json").is_file()]
+        return []
 
     def env_id(self, buffer_id: str) -> str:
         """The environment a buffer was registered with; empty when none was named."""
@@ -160,14 +171,20 @@ class Registry:
         for buffer_id in list(self._beating):
             self._quiet(buffer_id)
         if self._owner:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self._remove(self.path)
 
     def _quiet(self, buffer_id: str) -> None:
         if stop := self._beating.pop(buffer_id, None):
             stop.set()
 
+    def _silence(self, folder: Path) -> float:
+        """Seconds since a sign of life; of a folder that is half made or half removed, since it was changed."""
+        sign = folder / "alive"
+        hidden = folder.name.startswith(".")
+        return time.time() - (sign if not hidden and sign.exists() else folder).stat().st_mtime
+
     def _remove(self, folder: Path) -> None:
-        away = folder.with_name(f".{folder.name}-{os.getpid()}")
+        away = folder.with_name(f".{folder.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
         with contextlib.suppress(OSError):  # somebody else was first
             folder.rename(away)
             shutil.rmtree(away, ignore_errors=True)

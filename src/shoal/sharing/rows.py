@@ -28,13 +28,14 @@ class Packing:
         space: the observation space.
         shapes: shape of each part as it is stored.
         """
-        self.fields: dict[str, tuple[int, tuple[int, ...], Any]] = {}
         self.nbytes = 0
-        for key, shape in shapes.items():
+        placed: dict[str, tuple[int, tuple[int, ...], Any]] = {}
+        for key, shape in sorted(shapes.items()):  # as they are described: the order of a space means nothing
             dtype = np.dtype(space.spaces[key].dtype)
-            self.fields[key] = (self.nbytes, shape, dtype)
+            placed[key] = (self.nbytes, shape, dtype)
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             self.nbytes += -(-size // ALIGN) * ALIGN
+        self.fields = {key: placed[key] for key in shapes}
 
     def pack(self, obs: dict[str, Array], out: Array) -> Array:
         """Fills [N, nbytes] rows."""

@@ -4,7 +4,8 @@ Pass it as `replay_buffer_class`; it takes vector, image and dict observations, 
 time-outs, `n_steps` and `optimize_memory_usage` as SB3's own buffers do. Alone, it draws the very rows that SB3's
 buffer would draw from the same seed: training is the same to the last bit.
 
-Where it differs from SB3's: with `n_steps` and VecNormalize the return of n steps is scaled, not clipped step by step.
+Where it differs from SB3's: returns of `n_steps` are summed in double precision, so their last bit may differ; and with
+VecNormalize such a return is scaled as a whole, not clipped step by step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Pool
 from shoal.sharing.registry import Registry
 from shoal.sharing.rows import Packing, describe_sb3, transition_schema
-from shoal.sharing.strategies import check_strategy
+from shoal.sharing.strategies import check_strategy, ratio_of
 from shoal.types import Array
 
 STRATEGY, RATIO = "SHOAL_SHARE_STRATEGY", "SHOAL_CROSS_SAMPLE_RATIO"
@@ -77,7 +78,7 @@ class DistributedReplayBuffer(ReplayBuffer):
                 "optimize_memory_usage does not go with handle_timeout_termination, n_steps or dict observations."
             )
         self._strategy: Any = sample_strategy or os.environ.get(STRATEGY, "self_heavy")
-        self._ratio = float(os.environ.get(RATIO, 0.2)) if cross_sample_ratio is None else cross_sample_ratio
+        self._ratio = ratio_of(RATIO) if cross_sample_ratio is None else cross_sample_ratio
         check_strategy(self._strategy, self._ratio)
         self._member = Membership.resolve(registry, buffer_id)
         most = self._member.registry.max_buffer_size if self._member.registry else buffer_size
@@ -113,7 +114,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         columns["terminated"][position] = done
         if self.handle_timeout_termination and np.count_nonzero(done):
             timeouts = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
-            columns["terminated"][position], columns["truncated"][position] = done & ~timeouts, done & timeouts
+            ended = np.asarray(done, bool)
+            columns["terminated"][position], columns["truncated"][position] = ended & ~timeouts, ended & timeouts
         elif self.full:  # until then the column is all zeros
             columns["truncated"][position] = False
         if not self.optimize_memory_usage:
@@ -159,9 +161,11 @@ class DistributedReplayBuffer(ReplayBuffer):
     def _restore(self, rows: dict[str, Array]) -> None:
         """Puts loaded rows where they were in the ring, so that the same draws find them."""
         self._saved = None
-        self._writer.append_chunk(rows)
+        self._writer.append_chunk({name: column[: self.size()] for name, column in rows.items()})
         if self.full and self.pos:
             self._writer.append_chunk({name: column[: self.pos] for name, column in rows.items()})
+        if self.optimize_memory_usage:
+            self._writer.preview(obs=rows["obs"][self.pos])
 
     # -- reading
 
@@ -193,7 +197,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         if self.n_steps > 1:  # row numbers are asked for, not only places in the ring
             newest = self._writer.head - 1
             places = newest - (newest - places) % self.buffer_size
-        keys.logical[:count] = places
+        keys.shard[:count], keys.logical[:count] = 0, places
         keys.lane[:count] = np.random.randint(0, high=self.n_envs, size=count)
 
     def _samples(self, keys: Keys, own: int, env: Any) -> ReplayBufferSamples:
@@ -209,11 +213,18 @@ class DistributedReplayBuffer(ReplayBuffer):
         arguments += [schema["action"].nbytes, schema["obs"].nbytes, rewards, discounts]
         arguments += [actions.ctypes.data, obs.ctypes.data, next_obs.ctypes.data]
         n_step_rows(*keys, np.arange(count), *arguments)
-        for _ in range(MAX_REDRAWS):
-            if self._pool is None or own == count or not len(torn := self._pool.torn(keys, own)):
+        foreign = np.arange(own, count)
+        for attempt in range(MAX_REDRAWS):
+            if self._pool is None or not len(foreign := self._pool.torn(keys, foreign)):
                 break
-            self._redraw(keys, torn)
-            n_step_rows(*keys.at(torn), torn, *arguments)
+            shared = attempt + 1 < MAX_REDRAWS and self._pool.redraw(keys, foreign)
+            if not shared:  # all have left, or write faster than they can be read: one's own rows cannot tear
+                again = Keys.empty(len(foreign))
+                self._draw_own(len(foreign), again)
+                keys.put(foreign, again)
+            n_step_rows(*keys.at(foreign), foreign, *arguments)
+            if not shared:
+                break
         dones = (discounts == 0.0).astype(np.float32)
         extra = {}
         if self.n_steps > 1:
@@ -225,14 +236,6 @@ class DistributedReplayBuffer(ReplayBuffer):
             *tensors, self._to_device(dones[:, None]), self._to_device(rewards), **extra
         )
         return samples
-
-    def _redraw(self, keys: Keys, torn: Array) -> None:
-        """Draws places anew that their writer reached meanwhile: from the pool, or one's own when all have left."""
-        assert self._pool is not None
-        again = Keys.empty(len(torn))
-        if not self._pool.draw(len(torn), again, 0):
-            self._draw_own(len(torn), again)
-        keys.put(torn, again)
 
     def _tensor(self, obs: Array, env: Any) -> Any:
         if self._packing is None:
@@ -257,6 +260,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def reset(self) -> None:
         """Forgets all rows, here and for the others."""
         super().reset()
+        self._saved = None
         if self._storage is not None:
             self._storage.remove()
             self._storage = None
@@ -273,7 +277,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             "local_samples": self._local_samples,
             "distributed_samples": self._pool_samples,
             "distributed_ratio": self._pool_samples / total,
-            "num_shared_buffers": len(sizes),
+            "num_shared_buffers": len(pool.peers) if pool else 0,
             "foreign_fraction": foreign / total,
             "foreign_age": sum(one.age for one in read.values()) / max(1, foreign),
             "peers": {
@@ -329,7 +333,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         kept = {name: value for name, value in self.__dict__.items() if name not in _VOLATILE}
         rows = self._saved
         if self._storage is not None:
-            rows = {name: column[: self.size()].copy() for name, column in self._writer.columns.items()}
+            # One more than there are: with optimize_memory_usage it holds the newest observation.
+            rows = {name: column[: self.size() + 1].copy() for name, column in self._writer.columns.items()}
         return kept | {"_saved": rows, "_storage": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

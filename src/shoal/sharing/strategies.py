@@ -13,6 +13,7 @@ So with `self_heavy` a ratio of 0.2 means 20 % foreign rows; with `uniform` and 
 
 from __future__ import annotations
 
+import os
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +25,15 @@ Strategy = Literal["self_heavy", "uniform", "weighted", "newest", "local_only"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 NEWEST = 0.2
 """The share of each buffer that `newest` keeps to."""
+
+
+def ratio_of(variable: str) -> float:
+    """The ratio that an environment variable says; 0.2 when there is none."""
+    named = os.environ.get(variable, "0.2")
+    try:
+        return float(named)
+    except ValueError as error:
+        raise ConfigError(f"{variable} = {named!r} is no number; set it to a fraction such as 0.2.") from error
 
 
 def check_strategy(strategy: str, ratio: float) -> None:
