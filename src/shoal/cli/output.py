@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +32,16 @@ def relative(path: Path) -> str:
     """A path as one would type it here."""
     inside = os.path.relpath(path)
     return str(path) if inside.startswith("..") else inside
+
+
+@contextmanager
+def nothing_begun() -> Iterator[None]:
+    """Ctrl-C while everything is still being loaded and checked: there is nothing to end in order."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped before the run began.", err=True)
+        raise typer.Exit from None
 
 
 def duration(seconds: float) -> str:

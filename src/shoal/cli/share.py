@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from shoal.cli.output import relative
-from shoal.cli.train import _nothing_begun
+from shoal.cli.output import nothing_begun, relative
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def share(
       shoal share sb3_sac_pendulum -n 4 --strategy local_only --tag alone
       shoal share sb3_sac_pendulum -n 4 --gpus 0 1 0 1 --tag distributed_20pct -- learning_rate=1e-3
     """
-    with _nothing_begun():
+    with nothing_begun():
         from shoal.cli.share_plan import ShareOptions, choose, load_runs
         from shoal.sharing.strategies import check_strategy
 

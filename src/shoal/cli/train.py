@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import RunPath, print_outcome, relative
+from shoal.cli.output import RunPath, nothing_begun, print_outcome, relative
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -101,7 +99,7 @@ def train(
     target = target or _named_in(overrides)
     if target is None:
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
-    with _nothing_begun():
+    with nothing_begun():
         from shoal.api import begin
         from shoal.config import load_target
 
@@ -144,21 +142,11 @@ def resume(
             "learner.device": device,
         }
     )
-    with _nothing_begun():
+    with nothing_begun():
         from shoal.api import begin_again
 
         ready, folder = begin_again(run, overrides)
     _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
-
-
-@contextmanager
-def _nothing_begun() -> Iterator[None]:
-    """Ctrl-C while everything is still being loaded and checked: there is nothing to end in order."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("Stopped before the run began.", err=True)
-        raise typer.Exit from None
 
 
 def _given(options: dict[str, str | None]) -> list[str]:

@@ -36,8 +36,8 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
         ConfigError: it is no YAML, or values cannot be used; says which, why, and what can.
     """
     pairs = parse_overrides(overrides)
-    file = _find_file(path)
-    content = _read(file)
+    file = find_scenario_file(path)
+    content = read_scenario(file)
     if "framework" in content:
         raise ConfigError(f"{file} is a scenario of Stable-Baselines3: run it with `shoal share {file} -n 1`.")
     fields, data, problems = layered(content, pairs)
@@ -89,7 +89,8 @@ def _folders() -> list[Path]:
     return [folder for folder in (Path("scenarios"), own) if folder.is_dir()]
 
 
-def _find_file(path: Path) -> Path:
+def find_scenario_file(path: Path) -> Path:
+    """The file of a scenario given by path or name."""
     if path.is_file():
         return path
     if path.suffix not in ENDINGS:
@@ -104,7 +105,8 @@ def _find_file(path: Path) -> Path:
     raise UnknownName("scenario file", str(path), known)
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_scenario(file: Path) -> Mapping[str, Any]:
+    """A scenario's content, not yet checked."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from shoal.config.fields import allowed, dotted, takes_flag
-from shoal.config.load import _find_file, _read
+from shoal.config.load import find_scenario_file, read_scenario
 from shoal.config.merge import Overrides, merged, parse_overrides
 from shoal.config.validate import raise_all
 from shoal.config.values import inline_yaml, shown
@@ -33,12 +33,12 @@ _FREE = ("hyperparameters", "env.kwargs")
 
 def is_sb3_scenario(path: Path) -> bool:
     """Whether a scenario is one of Stable-Baselines3's; raises as `load_scenario` when there is no such file."""
-    return _read(_find_file(path)).get("framework") is not None
+    return read_scenario(find_scenario_file(path)).get("framework") is not None
 
 
 def scenario_stem(path: Path) -> str:
     """A scenario's name for people, without the framework."""
-    return _find_file(path).stem.removeprefix(f"{FRAMEWORK}_")
+    return find_scenario_file(path).stem.removeprefix(f"{FRAMEWORK}_")
 
 
 def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
@@ -52,9 +52,9 @@ def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
         UnknownName: no such file, algorithm or setting; names the nearest.
         ConfigError: values cannot be used, or Stable-Baselines3 is not installed.
     """
-    file = _find_file(path)
+    file = find_scenario_file(path)
     pairs = parse_overrides(overrides)
-    data = merged({}, _read(file))  # `env: Pendulum-v1` becomes a section
+    data = merged({}, read_scenario(file))  # `env: Pendulum-v1` becomes a section
     algo = next((value for name, value in reversed(pairs) if name == "algo"), data.get("algo"))
     if algo not in SB3_ALGORITHMS:
         raise UnknownName("Stable-Baselines3 algorithm", str(algo), SB3_ALGORITHMS, f"Set algo in {file}.")
