@@ -199,6 +199,6 @@ class Replay:
         return True
 
     def _mean_version(self, keys: Keys) -> float:
-        columns: list[Any] = [np.ascontiguousarray(column) for column in keys]
-        total = sum_uint32(*columns, self._table.rows, self._table["weights_version"])
-        return float(total / len(keys.logical))
+        arguments: list[Any] = [np.ascontiguousarray(column) for column in keys]
+        arguments += [self._table.rows, self._table["weights_version"]]
+        return float(sum_uint32(*arguments) / len(keys.logical))
