@@ -43,14 +43,19 @@ def options(**changes: object) -> ShareOptions:
         ("a.yaml --gpus=0,1 b.yaml", "a.yaml --gpus=0,1 b.yaml"),
         ("--gpus 0 1 a.yaml", "--gpus 0,1 a.yaml"),
         ("a.yaml --n_parallel 2 --cross_sample_ratio=0.5", "a.yaml --n-parallel 2 --cross-sample-ratio=0.5"),
-        ("a.yaml --extra_args x=1 y_z=2", "a.yaml -- x=1 y_z=2"),
-        ("a.yaml --extra-args x=1", "a.yaml -- x=1"),
-        ("a.yaml -- --odd_one=1", "a.yaml -- --odd_one=1"),
+        ("a.yaml --extra_args x=1 y_z=2", "a.yaml x=1 y_z=2"),
+        ("a.yaml --extra_args x=1 --tag t", "a.yaml x=1 --tag t"),
+        ("a.yaml --extra-args x=1", "a.yaml x=1"),
         ("a.yaml --gpus", "a.yaml --gpus"),
     ],
 )
 def test_words_are_understood(typed: str, plain: str) -> None:
     assert plain_words(typed.split()) == plain.split()
+
+
+def test_options_after_the_two_dashes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'--tag' after `--` is no KEY=VALUE"):
+        plain_words(["a.yaml", "--", "x=1", "--tag", "t"])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.config import settings_for
 from shoal.loops.assembly import Places, build_actor, build_learner, describe
+from shoal.loops.group import sharing_id
 from shoal.loops.preparation import prepare
 from shoal.sharing import DistributedReplayBuffer, create_distributed_registry
 from shoal.sharing.registry import Registry
@@ -94,3 +95,12 @@ def test_alone_in_a_group_is_as_alone(registry: Registry, tmp_path: Path) -> Non
     actor.run(steps=100)
     assert learner.run(updates=5).shared["share/foreign_fraction"] == 0.0
     learner.end()
+
+
+def test_what_changes_the_meaning_of_a_step_makes_another_environment() -> None:
+    def named(*overrides: str) -> str:
+        return sharing_id(settings_for("CartPole-v1", "apex-dqn", overrides).env)
+
+    assert named() == "CartPole-v1" == named("env.lanes=3")
+    assert named("env.kwargs.sutton_barto_reward=true") == "CartPole-v1(sutton_barto_reward=True)"
+    assert named("env.max_episode_steps=100") == "CartPole-v1(max_episode_steps=100)"

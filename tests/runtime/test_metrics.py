@@ -180,9 +180,7 @@ def test_wandb_goes_online_with_a_key_or_a_login(tmp_path: Path, nobody: Path, m
     assert fake.modes == ["online", "offline", "online", "offline"]
 
 
-def test_wandb_that_fails_does_not_stop_training(
-    tmp_path: Path, nobody: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_that_fails_does_not_stop_training(tmp_path: Path, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandb(refuse=True)
     use(fake, monkeypatch)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)

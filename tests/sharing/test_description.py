@@ -93,3 +93,10 @@ def test_the_start_of_a_multi_discrete_counts() -> None:
 def test_the_dtype_of_discrete_spaces_counts() -> None:
     short, long = spaces.MultiDiscrete([3], dtype=np.int32), spaces.MultiDiscrete([3], dtype=np.int64)
     assert describe_space(spaces.Dict({"a": short})) != describe_space(spaces.Dict({"a": long}))
+
+
+def test_time_outs_taken_for_ends_are_another_meaning() -> None:
+    told = Description("", "o", "a", "env")
+    assert told.difference(replace(told, time_outs="as ends")) == (
+        "its handling of time-outs is as ends, here it is told apart"
+    )

@@ -105,8 +105,8 @@ def test_a_copy_travels_between_processes(group: Registry) -> None:
 def test_silence_removes_a_buffer_and_beats_keep_it(tmp_path: Path) -> None:
     registry = create_distributed_registry(path=tmp_path / "group", stale_seconds=0.5)
     silent, loud = registry.register_buffer("silent", "SAC"), registry.register_buffer("loud", "SAC")
-    registry.keep_alive(loud)
-    registry.keep_alive(loud)  # once is enough
+    registry._quiet(silent)  # as if its process had died
+    registry.keep_alive(loud)  # registering did so already: once is enough
     (registry.folder(silent) / "shard").mkdir()
     time.sleep(0.3)
     assert len(list(registry.entries())) == 2
@@ -182,3 +182,20 @@ def test_a_removal_that_was_cut_short_is_finished_by_others(tmp_path: Path) -> N
         assert not left.exists()
     finally:
         registry.stop()
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    """A registry removes what is in its folder."""
+    (tmp_path / "thesis").mkdir()
+    with pytest.raises(ConfigError, match="holds other files"):
+        create_distributed_registry(path=tmp_path)
+    assert (tmp_path / "thesis").is_dir() and not (tmp_path / "registry.json").exists()
+
+
+def test_one_can_look_without_removing(tmp_path: Path) -> None:
+    registry = create_distributed_registry(path=tmp_path / "registry", stale_seconds=0.05)
+    (registry.path / "silent").mkdir()
+    (registry.path / "silent" / "alive").touch()
+    time.sleep(0.1)
+    assert list(registry.entries(sweep=False)) == [] and (registry.path / "silent").is_dir()
+    assert list(registry.entries()) == [] and not (registry.path / "silent").exists()

@@ -30,6 +30,8 @@ def _verdict(first: GroupResult, other: GroupResult) -> str:
     if smallest_p(other.independent, first.independent) > _P:
         results = f"{other.independent} independent {_plural(other.independent, 'result')} against {first.independent}"
         return f"{pair}: cannot tell. {results} can never be told from chance, however good. Repeat the launches."
+    if math.isnan(other.p_area) and math.isnan(other.p_final):
+        return f"{pair}: cannot tell. No step is covered by all runs, so there is no area and no final return."
     said = {
         "area": _direction(other.better_area, other.p_area),
         "final return": _direction(other.better_final, other.p_final),

@@ -35,7 +35,7 @@ class Run:
         path, launch: its folder, and the one above it.
         seed, status, env: from run.json, summary.json and config.yaml; None where they do not say.
         readings: by the metric's name in metrics.jsonl; empty ones are left out.
-        foreign_fraction: mean share of other runs' data in what it learned from; NaN if it did not say.
+        foreign_fraction: share of other runs' data in all it learned from; NaN if it did not say.
         peers: the same by peer.
         last_step, wall_seconds: the largest in its metrics.
         damaged: lines of its metrics that could not be read.
@@ -140,8 +140,8 @@ def _read_run(path: Path) -> Run:
         status=status if isinstance(status, str) else None,
         env=_env_id(_document(path / "config.yaml")) or _env_id(info),
         readings=readings,
-        foreign_fraction=_mean(rows, _FOREIGN),
-        peers={peer: _mean(rows, f"share/{peer}/fraction") for peer in sorted(peers)},
+        foreign_fraction=_last(rows, _FOREIGN),
+        peers={peer: _last(rows, f"share/{peer}/fraction") for peer in sorted(peers)},
         last_step=max((float(row["step"]) for row in rows), default=math.nan),
         wall_seconds=max((float(row["wall"]) for row in rows), default=math.nan),
         damaged=damaged,
@@ -177,9 +177,9 @@ def _readings(rows: list[dict[str, Any]], name: str) -> Readings:
     return make_readings(*([row[column] for row in there] for column in ("step", "wall", name)))
 
 
-def _mean(rows: list[dict[str, Any]], name: str) -> float:
-    values = [float(row[name]) for row in rows if _is_number(row.get(name))]
-    return sum(values) / len(values) if values else math.nan
+def _last(rows: list[dict[str, Any]], name: str) -> float:
+    """The last reading: these count all samples since the start."""
+    return next((float(row[name]) for row in reversed(rows) if _is_number(row.get(name))), math.nan)
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def definitions(comparison: Comparison) -> list[tuple[str, str]]:
             "How often chance alone would move P(better ...) as far from 0.5: an exact permutation test that deals out "
             "launches to the groups anew (runs, where a group has one launch and did not share).",
         ),
-        ("foreign", "Mean of share/foreign_fraction: the part of what a run learned from that other runs collected."),
+        ("foreign", "Last share/foreign_fraction: the part of all a run learned from that other runs collected."),
         (
             "wall s, steps/s",
             "Median over the runs of their seconds, and of their env steps per second, start included.",

@@ -116,7 +116,7 @@ def _registry_state(path: Path) -> State:
 
     with contextlib.suppress(ShoalError, OSError):
         registry = connect_registry(path)
-        return "live" if registry.maker_lives or any(True for _ in registry.entries()) else "dead"
+        return "live" if registry.maker_lives or any(True for _ in registry.entries(sweep=False)) else "dead"
     return "dead"
 
 

@@ -37,7 +37,7 @@ class ShareCommand(TyperCommand):
 
 
 def plain_words(words: Sequence[str]) -> list[str]:
-    """`--gpus 0 1 --n_parallel 4` as `--gpus 0,1 --n-parallel 4`; what follows `--` is left alone."""
+    """`--gpus 0 1 --n_parallel 4` as `--gpus 0,1 --n-parallel 4`; settings follow `--` or `--extra-args`."""
     plain: list[str] = []
     rest = list(words)
     while rest:
@@ -45,8 +45,15 @@ def plain_words(words: Sequence[str]) -> list[str]:
         if word.startswith("--") and word != "--":
             name, equals, value = word.partition("=")
             word = name.replace("_", "-") + equals + value
-        if word in ("--", "--extra-args"):
+        if word == "--":
+            wrong = next((one for one in rest if "=" not in one or one.startswith("-")), None)
+            if wrong is not None:
+                raise ConfigError(f"{wrong!r} after `--` is no KEY=VALUE: put options and scenarios before it.")
             return [*plain, "--", *rest]
+        if word == "--extra-args":  # settings, as many as follow
+            while rest and "=" in rest[0] and not rest[0].startswith("-"):
+                plain.append(rest.pop(0))
+            continue
         if word == "--gpus":
             listed = []
             while rest and all(part.strip().isdigit() for part in rest[0].split(",")):

@@ -20,8 +20,8 @@ from shoal.sharing import Registry, create_distributed_registry
 from shoal.sharing.launcher import PlannedRun
 from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID
 from shoal.sharing.sb3_settings import Sb3Settings
+from shoal.sharing.strategies import RATIO, STRATEGY
 
-STRATEGY, RATIO = "SHOAL_SHARE_STRATEGY", "SHOAL_CROSS_SAMPLE_RATIO"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _LARGEST_BUFFER = 1_000_000
 """Stable-Baselines3's default."""
@@ -98,8 +98,10 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
             settings = load_sb3_scenario(path, own)
             env_id, steps = settings.env.sharing_id, settings.total_timesteps
             return Candidate(name, settings.algo, env_id, seed, steps, path, tuple(own), settings)
+        from shoal.loops.group import sharing_id  # loads torch and numba
+
         run = load_target(str(path), own)
-        return Candidate(name, run.algo, run.env.id, seed, run.stop.steps, path, tuple(own))
+        return Candidate(name, run.algo, sharing_id(run.env), seed, run.stop.steps, path, tuple(own))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from shoal.envs import describe_spaces, reward_bound
+from shoal.envs import EnvSettings, describe_spaces, reward_bound
 from shoal.loops.settings import RunSettings
 from shoal.replay import ShardReader, View
 from shoal.replay.table import Table
 from shoal.sharing import Description, Entry, connect_registry
-from shoal.sharing.description import describe_space
+from shoal.sharing.description import describe_space, environment_id
 from shoal.sharing.pool import Pool
+from shoal.sharing.registry import process_lives
 from shoal.types import EnvSpec
 
 
@@ -38,8 +39,11 @@ class Group:
         self._run_id = settings.share.run_id or run
         self._buffer_id = f"{self._run_id}_learner"  # the same after a restart: it takes its place again
         self._description = _described(settings, spec)
+        known = self._registry.entry(self._buffer_id)
+        if known is not None and known.shards != tuple(shards) and process_lives(known.pid):
+            self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # a namesake was first
         entry = Entry(self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards))
-        self._registry.announce(entry, settings.env.id)
+        self._registry.announce(entry, self._description.env_id)
         self._registry.keep_alive(self._buffer_id)
         self._pool: Pool | None = None
 
@@ -86,4 +90,17 @@ def _described(settings: RunSettings, spec: EnvSpec) -> Description:
         )
     bound = reward_bound(settings.env)
     reward = "raw" if bound is None else f"clipped to {bound:g}"
-    return Description(settings.env.id, describe_space(observation), describe_space(action), "env", reward)
+    env_id = sharing_id(settings.env)
+    return Description(env_id, describe_space(observation), describe_space(action), "env", reward)
+
+
+def sharing_id(env: EnvSettings) -> str:
+    """The environment, with every setting of it that changes what a step means."""
+    unusual = dict(env.kwargs)
+    for name in _MEANINGFUL:
+        if getattr(env, name) != EnvSettings.model_fields[name].default:
+            unusual[name] = getattr(env, name)
+    return environment_id(env.id, unusual)
+
+
+_MEANINGFUL = ("max_episode_steps", "frame_skip", "sticky_actions", "episodic_life")

@@ -27,6 +27,8 @@ class Description:
     """
     reward: str = "raw"
     """Or how it was changed before it was stored, such as `clipped to 1`."""
+    time_outs: str = "told apart"
+    """Or `as ends`: then an episode that ran out of time looks like one that failed."""
 
     def difference(self, other: Description) -> str:
         """Why rows of `other` cannot be used here; empty when they can."""
@@ -46,12 +48,19 @@ class Description:
         return Description(**{name: str(data[name]) for name in Description.__dataclass_fields__})
 
 
+def environment_id(env_id: str, unusual: Mapping[str, Any]) -> str:
+    """An environment with what makes it another one: arguments, and settings that are not the usual ones."""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(unusual.items()))
+    return f"{env_id}({arguments})" if arguments else env_id
+
+
 _COMPARED = (
     ("env_id", "environment"),
     ("observation", "observation space"),
     ("action", "action space"),
     ("action_scaling", "scaling of actions"),
     ("reward", "reward"),
+    ("time_outs", "handling of time-outs"),
 )
 
 

@@ -76,6 +76,7 @@ class Registry:
         _require_name("run_id", run_id)
         buffer_id = f"{run_id}_{time.time_ns() // 1_000_000}_{uuid.uuid4().hex[:4]}"
         self.announce(Entry(buffer_id, run_id, algorithm, os.getpid()), env_id)
+        self.keep_alive(buffer_id)  # from now on: its first row may be long in coming
         return buffer_id
 
     def announce(self, entry: Entry, env_id: str = "") -> None:
@@ -111,15 +112,16 @@ class Registry:
 
         threading.Thread(target=beat, name="shoal-alive", daemon=True).start()
 
-    def entries(self) -> Iterator[Entry]:
-        """All buffers, those that are silent for too long being removed on the way."""
+    def entries(self, *, sweep: bool = True) -> Iterator[Entry]:
+        """All buffers that gave a sign of life lately; with `sweep` the others are removed on the way."""
         with contextlib.suppress(FileNotFoundError):
             for folder in sorted(self.path.iterdir()):
                 if folder.is_dir():
                     with contextlib.suppress(FileNotFoundError):
                         # Nobody removes himself: a machine that slept wakes here before the thread that beats.
                         if folder.name not in self._beating and self._silence(folder) > self.stale_seconds:
-                            self._remove(folder)
+                            if sweep:
+                                self._remove(folder)
                         elif not folder.name.startswith(".") and (entry := self.entry(folder.name)) is not None:
                             yield entry
 
@@ -233,6 +235,10 @@ def create_distributed_registry(
             f"got {max_buffer_size}, {min_buffer_size} and {stale_seconds}."
         )
     folder = sharing_folder(f"registry-{uuid.uuid4().hex[:8]}") if path is None else Path(path)
+    if _holds_other_files(folder):
+        raise ConfigError(
+            f"{folder} holds other files, and a registry removes all that is in its folder: name a new one."
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings: dict[str, Any] = {
         "format": _FORMAT,
@@ -252,6 +258,13 @@ def create_distributed_registry(
     registry = Registry(folder)
     registry._owner = made
     return registry
+
+
+def _holds_other_files(folder: Path) -> bool:
+    if not folder.is_dir() or (folder / "registry.json").is_file():
+        return False
+    # What another process that makes the same registry just now has there does not count.
+    return any(not one.name.startswith((".registry.json.", "registry.json")) for one in folder.iterdir())
 
 
 def connect_registry(path: Path | str | None = None) -> Registry:

@@ -87,7 +87,10 @@ def transition_schema(
     return Schema(tuple(columns))
 
 
-def describe_sb3(env_id: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> Description:
+def describe_sb3(
+    env_id: str, observation: gymnasium.Space[Any], action: gymnasium.Space[Any], *, time_outs: bool = True
+) -> Description:
     """What the rows of a Stable-Baselines3 run mean: its off-policy algorithms store continuous actions in [-1, 1]."""
     scaling = "unit" if isinstance(action, spaces.Box) else "env"
-    return Description(env_id, describe_space(observation), describe_space(action), scaling)
+    told = "told apart" if time_outs else "as ends"
+    return Description(env_id, describe_space(observation), describe_space(action), scaling, time_outs=told)

@@ -29,10 +29,9 @@ from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Pool
 from shoal.sharing.registry import Registry
 from shoal.sharing.rows import Packing, describe_sb3, transition_schema
-from shoal.sharing.strategies import check_strategy, ratio_of
+from shoal.sharing.strategies import RATIO, STRATEGY, check_strategy, ratio_of
 from shoal.types import Array
 
-STRATEGY, RATIO = "SHOAL_SHARE_STRATEGY", "SHOAL_CROSS_SAMPLE_RATIO"
 MAX_REDRAWS = 100
 _COLUMNS = ("reward", "terminated", "truncated", "boundary", "action", "obs", "next_obs")
 
@@ -77,6 +76,8 @@ class DistributedReplayBuffer(ReplayBuffer):
             raise ValueError(
                 "optimize_memory_usage does not go with handle_timeout_termination, n_steps or dict observations."
             )
+        if n_steps < 1 or not 0.0 <= gamma <= 1.0:
+            raise ConfigError(f"n_steps must be at least 1 and gamma within [0, 1]; got {n_steps} and {gamma}.")
         self._strategy: Any = sample_strategy or os.environ.get(STRATEGY, "self_heavy")
         self._ratio = ratio_of(RATIO) if cross_sample_ratio is None else cross_sample_ratio
         check_strategy(self._strategy, self._ratio)
@@ -139,7 +140,8 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._packing,
             with_next=not self.optimize_memory_usage,
         )
-        description = describe_sb3(self._member.env_id, self.observation_space, self.action_space)
+        spaces_of = (self._member.env_id, self.observation_space, self.action_space)
+        description = describe_sb3(*spaces_of, time_outs=self.handle_timeout_termination)
         self._storage = storage = Storage(self._member, schema, self.buffer_size, self.n_envs, description)
         self._member, self._writer, self._schema = storage.member, storage.writer, schema
         # Seeded without drawing from SB3's generator, whose draws must stay what they would be without sharing.

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.sharing.description import environment_id
+
 Sb3Algorithm = Literal["SAC", "TD3", "DDPG", "DQN", "PPO", "A2C", "QRDQN", "TQC"]
 SB3_ALGORITHMS: tuple[str, ...] = get_args(Sb3Algorithm)
 ON_POLICY = frozenset({"PPO", "A2C"})
@@ -27,8 +29,7 @@ class Sb3EnvSettings(_Section):
     @property
     def sharing_id(self) -> str:
         """What must be alike for steps of two runs to mean the same: other arguments make another environment."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(self.kwargs.items()))
-        return f"{self.id}({arguments})" if arguments else self.id
+        return environment_id(self.id, self.kwargs)
 
 
 class Sb3EvaluationSettings(_Section):

@@ -23,6 +23,8 @@ from shoal.errors import ConfigError, UnknownName
 
 Strategy = Literal["self_heavy", "uniform", "weighted", "newest", "local_only"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+STRATEGY, RATIO = "SHOAL_SHARE_STRATEGY", "SHOAL_CROSS_SAMPLE_RATIO"
+"""Environment variables that say them where no argument does."""
 NEWEST = 0.2
 """The share of each buffer that `newest` keeps to."""
 
