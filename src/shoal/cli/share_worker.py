@@ -90,18 +90,11 @@ def _free_registry(path: Path) -> None:
     """Removes a registry whose launcher is gone, unless another run is still alive in it."""
     from shoal.errors import ConfigError
     from shoal.sharing import connect_registry
+    from shoal.sharing.registry import process_lives
 
     with contextlib.suppress(ConfigError):  # somebody else was first
-        if not any(entry.pid != os.getpid() and _lives(entry.pid) for entry in connect_registry(path).entries()):
+        if not any(entry.pid != os.getpid() and process_lives(entry.pid) for entry in connect_registry(path).entries()):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 # ---- Stable-Baselines3

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from shoal.errors import ConfigError, ShoalError
 from shoal.replay.storage import sharing_folder
 from shoal.sharing.description import Description
@@ -282,11 +284,7 @@ def _require_name(what: str, name: str) -> None:
 
 
 def process_lives(pid: int) -> bool:
-    """Whether a process of this machine is still there."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Whether a process of this machine is still at work; one that ended and was not yet waited for is not."""
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
