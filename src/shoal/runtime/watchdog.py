@@ -1,16 +1,20 @@
 """Ends what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID`.
 
 A driver killed with -9 cannot clean up, and some of Ray's helper processes outlive it by minutes. This small process
-notes the driver's descendants while the run lasts (its standard input stays open) and ends those that are still there
-some seconds after it died or failed.
+ends those that are still there some seconds after the driver died or failed. It knows them in two ways, because each
+misses some: it notes the driver's descendants while the run lasts (its standard input stays open), and it looks for a
+mark in their environment. A worker that Ray started in the driver's last second was never noted but bears the mark;
+Ray's agents have overwritten the memory where their mark was, but they are old and noted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -18,6 +22,10 @@ import psutil
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Time for the descendants to notice by themselves and end in order."""
+ROUNDS = 3
+"""How often to look again: a process that is being ended may have started another."""
+MARK = "SHOAL_DRIVER"
+"""The environment variable every process below a driver inherits: the driver's process id."""
 
 
 @contextlib.contextmanager
@@ -25,11 +33,14 @@ def watched(pid: int) -> Iterator[None]:
     """Keeps a watchdog beside this process."""
     command = [sys.executable, "-m", "shoal.runtime.watchdog", str(pid)]
     dog = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    os.environ[MARK] = str(pid)
     try:
         yield
     except BaseException:
         _close(dog)  # what is left of the run is ended by the watchdog
         raise
+    finally:
+        del os.environ[MARK]
     dog.kill()  # the run has cleaned up itself
     dog.wait()
     _close(dog)
@@ -48,11 +59,36 @@ def main(pid: int) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             family |= set(psutil.Process(pid).children(recursive=True))
         alive = not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]
-    orphans = [process for process in family if process.pid != psutil.Process().pid]
-    _, left = psutil.wait_procs(orphans, timeout=GRACE_SECONDS)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    family.discard(psutil.Process())
+    for _ in range(ROUNDS):
+        _wait(family, pid)
+        for process in _alive(family, pid):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def _wait(family: set[psutil.Process], pid: int) -> None:
+    # Not psutil.wait_procs: it would wait for zombies too, and for no process that is only starting now.
+    deadline = time.monotonic() + GRACE_SECONDS
+    while _alive(family, pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def _alive(family: set[psutil.Process], pid: int) -> set[psutil.Process]:
+    """What still runs of the noted processes and of those that bear the mark."""
+    alive = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            noted = process in family  # the process itself, not another that was given its number
+            if process.status() != psutil.STATUS_ZOMBIE and (noted or _mark_of(process) == str(pid)):
+                alive.add(process)
+    return alive
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get(MARK)
+    return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""The watchdog ends what a dead driver left, also what it never saw while the driver lived."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from shoal.runtime import watchdog
+
+pytestmark = pytest.mark.faults
+
+DRIVER = """
+import os, subprocess, sys, time
+from shoal.runtime.watchdog import watched
+SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+with watched(os.getpid()):
+    unmarked = {name: value for name, value in os.environ.items() if name != "SHOAL_DRIVER"}
+    noted = subprocess.Popen(SLEEP, start_new_session=True, env=unmarked, stdout=subprocess.DEVNULL)
+    time.sleep(4)
+    # Started by a process that is gone at once: no descendant of the driver when anyone looks, as Ray's late workers.
+    launch = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], start_new_session=True, stdout=s.DEVNULL).pid)"
+    late = subprocess.run([sys.executable, "-c", launch, *SLEEP], stdout=subprocess.PIPE, text=True).stdout.strip()
+    print(noted.pid, late, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not condition():
+        time.sleep(0.1)
+    return condition()
+
+
+def test_ends_the_noted_and_the_marked() -> None:
+    driver = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True)
+    assert driver.returncode == -9, driver.stderr
+    noted, late = (psutil.Process(int(pid)) for pid in driver.stdout.split())
+    assert wait_until(lambda: not noted.is_running() and not late.is_running(), 20)
+
+
+def test_the_mark_is_gone_after_the_run() -> None:
+    with watchdog.watched(os.getpid()):
+        assert os.environ[watchdog.MARK] == str(os.getpid())
+    assert watchdog.MARK not in os.environ
