@@ -41,8 +41,33 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
         return np.eye(5, dtype=np.float32)[self._at]
 
 
+class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Push a point to 0 with the first action and keep the second at 3. Never terminates; cut after 8 steps.
+
+    The bounds are lopsided, another pair per dimension. Random actions return about -4, the best possible ones -0.1.
+    """
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 4.0], np.float32))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = self.np_random.uniform(-1.0, 1.0)
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._at = float(np.clip(self._at + 0.25 * (action[0] - 1.0), -1.0, 1.0))
+        return self._observe(), -(self._at**2) - 0.1 * float(action[1] - 3.0) ** 2, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._at], np.float32)
+
+
 def register() -> None:
-    """Makes `tests.fakes:TestCorridor-v0` known to Gymnasium; importing this module does it."""
+    """Makes the environments of this module known to Gymnasium; importing it does it."""
+    if "TestReach-v0" not in gymnasium.registry:
+        gymnasium.register("TestReach-v0", entry_point=Reach, max_episode_steps=8)
     if "TestCorridor-v0" not in gymnasium.registry:
         gymnasium.register("TestCorridor-v0", entry_point=Corridor, max_episode_steps=20)
 

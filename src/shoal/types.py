@@ -94,6 +94,12 @@ class Keys(NamedTuple):
         """Room for n keys, all of shard 0."""
         return Keys(np.zeros(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64))
 
+    @staticmethod
+    def joined(*some: Keys) -> Keys:
+        """Several, one after the other."""
+        shard, lane, logical = (np.concatenate(columns) for columns in zip(*some, strict=True))
+        return Keys(shard, lane, logical)
+
     def at(self, places: Any) -> Keys:
         """Some of them: a slice is a view, an index array a copy."""
         return Keys(self.shard[places], self.lane[places], self.logical[places])
@@ -139,6 +145,10 @@ class Sequence(NamedTuple):
     """Other recorded columns, [T + 1, B, ...]; columns asked for at the start only are [B, ...]."""
 
 
+UNKNOWN = np.empty(0, np.bool_)
+"""Stands for `Sample.fresh` where nobody says; shared, so never written to."""
+
+
 class Sample(NamedTuple):
     """One batch. Its arrays live in a ring of prepared batches: use or copy them before `ring - 1` further samples."""
 
@@ -151,3 +161,6 @@ class Sample(NamedTuple):
     """[B] which part of a mixture each draw came from; zeros when there is one."""
     weights_version: float
     """Mean version of the weights that produced these rows; the learner's own version minus this is the staleness."""
+    fresh: npt.NDArray[np.bool_] = UNKNOWN
+    """[B] True where a queue handed the draw out (fifo, circular), False where it was replayed. Empty in samples made
+    by hand; `Replay` always fills it."""

@@ -84,3 +84,7 @@ def test_shown_values_are_short_and_plain() -> None:
     assert shown({"a": True}) == "{a: true}"
     assert len(shown("x" * 1000)) == 60
     assert shown(object).startswith("<class")
+
+
+def test_on_is_a_name_and_yes_a_truth() -> None:
+    assert parse_yaml("{on: all, flag: yes}", "here") == {"on": "all", "flag": True}

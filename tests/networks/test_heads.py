@@ -102,3 +102,11 @@ def test_bad_sizes_are_refused() -> None:
         QuantileHead(5, 2, 0, 8, True)
     with pytest.raises(ConfigError, match="got 5, 2, 1 and -1"):
         QHead(5, 2, -1, True)
+
+
+def test_few_rows_give_what_many_do() -> None:
+    head = QHead(64, 3, 32, dueling=True)
+    features = torch.randn(40, 64)
+    with torch.no_grad():
+        few = head(features)
+    assert torch.allclose(few, head(features), atol=1e-6)

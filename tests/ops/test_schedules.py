@@ -1,4 +1,4 @@
-"""Linear schedules."""
+"""Linear and polynomial schedules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.ops import LinearSchedule, linear_schedule
+from shoal.ops import LinearSchedule, PolynomialSchedule, linear_schedule, polynomial_schedule
 
 
 def test_by_hand() -> None:
@@ -39,3 +39,27 @@ def test_travels_between_processes() -> None:
 def test_refuses_negative_steps() -> None:
     with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
         linear_schedule(0.0, 1.0, -1)
+
+
+def test_polynomial_by_hand() -> None:
+    rate = polynomial_schedule(1.0, 0.2, 4, 2.0)
+    # .2 + .8 * (1, .75^2, .5^2, .25^2, 0)
+    assert [rate(s) for s in (-1, 0, 1, 2, 3, 4, 9)] == pytest.approx([1.0, 1.0, 0.65, 0.4, 0.25, 0.2, 0.2])
+    assert polynomial_schedule(1.0, 0.2, 0, 2.0)(0) == 0.2
+
+
+@given(start=st.floats(-1e3, 1e3), stop=st.floats(-1e3, 1e3), steps=st.integers(0, 10**6), step=st.integers(-5, 10**7))
+def test_polynomial_of_power_one_is_linear(start: float, stop: float, steps: int, step: int) -> None:
+    polynomial = polynomial_schedule(start, stop, steps, 1.0)
+    assert polynomial(step) == pytest.approx(linear_schedule(start, stop, steps)(step), abs=1e-9)
+    assert polynomial(steps) == stop
+
+
+def test_polynomial_travels_and_refuses() -> None:
+    schedule = polynomial_schedule(6e-4, 0.0, 10, 0.5)
+    assert schedule == PolynomialSchedule(6e-4, 0.0, 10, 0.5)
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+    with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
+        polynomial_schedule(1.0, 0.0, -1)
+    with pytest.raises(ValueError, match="power must be positive, got 0"):
+        polynomial_schedule(1.0, 0.0, 1, 0)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.errors import ReplayError, WrongSchema
+from shoal.errors import ConfigError, ReplayError, WrongSchema
 from shoal.replay import (
     Column,
+    Fifo,
     Mixture,
     NStepView,
     Part,
@@ -251,3 +252,82 @@ def test_sampling_faults_no_pages(shards: Any, schema_of: Callable[..., Any], bl
     faults(learn, 50)
     assert faults(learn, 200) < 200
     assert faults(allocate_anew, 200) > 1000, "page faults are not counted here: this proved nothing"
+
+
+class _Queued:
+    """A queue and, beside it, old experience; batches of 4 to 16 sequences of 4 steps."""
+
+    def __init__(self, marked: ModuleType, shards: Any, batch_min: int | None, ratio: float = 0.5) -> None:
+        self.marked = marked
+        path = shards.make(marked.info(512, 1))
+        self.writer, self.view = ShardWriter(path), SequenceView(marked.schema(), 4, 0, ("tag",))
+        parts = [Part(Fifo(), ratio), Part(Uniform(), 1 - ratio)] if ratio < 1 else [Part(Fifo(), 1.0)]
+        self.replay = Replay([ShardReader(path)], Mixture(parts), self.view, 16, ring=3, batch_min=batch_min)
+        self.stretches(0)
+
+    def stretches(self, count: int) -> None:
+        """Writes so many, and once the row to bootstrap from."""
+        rows = count * 4 + (self.writer.head == 0)
+        self.writer.append_chunk(self.marked.block_of(0, 1, self.writer.head, rows))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "batch_min", "waiting", "size"),
+    [
+        (1.0, 4, 16, 16),  # whole when it can be
+        (1.0, 4, 30, 16),
+        (1.0, 4, 7, 7),
+        (1.0, 4, 3, None),
+        (1.0, None, 15, None),  # off
+        (0.5, 4, 5, 10),  # the ratio is kept
+        (0.5, 4, 1, None),
+        (0.5, 3, 2, 4),  # 3 does not divide: 4 is the least
+        (0.25, 1, 3, 12),
+        (0.75, 1, 8, 8),  # six fresh ones: eight do not divide further
+        (0.75, 1, 2, None),
+    ],
+)
+def test_a_batch_is_what_is_ready_and_divides(
+    marked: ModuleType, shards: Any, ratio: float, batch_min: int | None, waiting: int, size: int | None
+) -> None:
+    queued = _Queued(marked, shards, batch_min, ratio)
+    queued.stretches(waiting)
+    sample = queued.replay.sample()
+    if size is None:
+        assert sample is None and queued.replay.mean_batch == 0.0
+        return
+    assert sample is not None
+    assert len(sample.keys.logical) == len(sample.part) == len(sample.fresh) == len(sample.probabilities) == size
+    assert sample.fresh.sum() == size * ratio and sample.fresh[: round(size * ratio)].all()
+    assert sample.keys.logical[: round(size * ratio)].tolist() == list(range(0, 4 * round(size * ratio), 4))
+    assert sample.data.reward.shape == (4, size) and sample.data.obs.shape[:2] == (5, size)
+    assert not marked.Checker([0]).wrong(sample, queued.view).any()
+    assert (queued.replay.drawn, queued.replay.rows_drawn, queued.replay.mean_batch) == (1, 4 * size, size)
+
+
+def test_batches_of_all_sizes_stay_whole_in_the_ring(marked: ModuleType, shards: Any) -> None:
+    queued, rng, sizes, samples = _Queued(marked, shards, 2), np.random.default_rng(0), [], []
+    for _ in range(60):
+        queued.stretches(int(rng.integers(0, 9)))
+        sample = queued.replay.sample()
+        if sample is not None:
+            samples.append(sample)
+            sizes.append(len(sample.part))
+        for known in samples[-3:]:
+            assert not marked.Checker([0]).wrong(known, queued.view).any()
+    assert len(set(sizes)) > 4 and queued.replay.mean_batch == pytest.approx(np.mean(sizes))
+    assert queued.replay.rows_drawn == 4 * sum(sizes)
+
+
+def test_transitions_are_counted_one_by_one(marked: ModuleType, shards: Any) -> None:
+    view = NStepView(marked.schema(), 3, 0.9)
+    replay = Replay(_marked(marked, shards, 64, 1, [60]), Uniform(), view, 16, batch_min=4)
+    for _ in range(3):
+        replay.sample()
+    assert (replay.drawn, replay.rows_drawn, replay.mean_batch) == (3, 48, 16.0)
+
+
+@pytest.mark.parametrize("batch_min", [0, 17])
+def test_an_impossible_least_batch_is_refused(marked: ModuleType, shards: Any, batch_min: int) -> None:
+    with pytest.raises(ConfigError, match=f"batch_min is {batch_min}.*16"):
+        _Queued(marked, shards, batch_min)

@@ -408,3 +408,19 @@ def test_views_that_cannot_be_are_refused(schema_of: Callable[..., Any]) -> None
         NStepView(schema, 1, 0.9, ("logits",))
     with pytest.raises(ReplayError, match="core"):
         SequenceView(schema, 2, 0, ("core", "log_prob"), ("core",))
+
+
+def test_a_narrowed_batch_is_the_same_memory(schema_of: Any) -> None:
+    schema = schema_of(stack=2, extras=(Column("logits", "float32", (3,)), Column("state", "float32", (5,))))
+    sequence = SequenceView(schema, 4, 1, ("logits",), ("state",))
+    whole: Any = sequence.allocate(schema, 8, np.zeros)
+    part: Any = sequence.narrowed(whole, 3)
+    for name in whole._fields[:-1]:
+        assert getattr(part, name).shape[1] == 3 and np.shares_memory(getattr(part, name), getattr(whole, name))
+    assert part.extras["logits"].shape == (6, 3, 3) and part.extras["state"].shape == (3, 5)
+    transitions = NStepView(schema, 1, 0.9, ("logits",))
+    batch: Any = transitions.allocate(schema, 8, np.zeros)
+    few: Any = transitions.narrowed(batch, 3)
+    for name in batch._fields[:-1]:
+        assert len(getattr(few, name)) == 3 and np.shares_memory(getattr(few, name), getattr(batch, name))
+    assert few.extras["logits"].shape == (3, 3)

@@ -41,6 +41,8 @@ class Seat:
     actors: int = 1
     lanes: int = 1
     seed: int = 0
+    record_features: bool = False
+    """Whether a selector compares what the network made of the observations."""
 
 
 class Decision(NamedTuple):
@@ -123,6 +125,8 @@ class LearnerContext:
     """Where a learner works."""
 
     device: torch.device
+    autocast: bool = False
+    """Compute in bfloat16 where it is safe."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,8 @@ class Algorithm:
         make_view: how it reads rows.
         make_policy, make_learner: its parts.
         defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
+        feature_column: what selectors that compare features read; None: its policy records none.
+        steps_per_draw: environment steps in one draw: 1 for transitions, more for sequences.
     """
 
     name: str
@@ -149,3 +155,5 @@ class Algorithm:
     make_policy: Callable[[Any, EnvSpec, Seat], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    feature_column: Callable[[Any, EnvSpec], Column] | None = None
+    steps_per_draw: Callable[[Any], int] = lambda config: 1

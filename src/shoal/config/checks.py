@@ -18,7 +18,7 @@ DEFAULT_STEPS = 1_000_000
 
 def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     """What contradicts itself within the settings."""
-    replay, batch_size = settings.replay, settings.learner.batch_size
+    replay, batch_size = settings.replay, settings.learner.most_draws
     found = []
     if replay.min_size > replay.capacity:
         found.append(
@@ -27,8 +27,17 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
         )
     if batch_size > replay.capacity:
         found.append(f"learner.batch_size = {batch_size} is more than replay.capacity = {replay.capacity} holds.")
-    found += _refusals("replay.selectors", lambda: replay.make_selector().shares(batch_size))
+    found += _refusals("replay.selectors", lambda: replay.shares(batch_size))
+    if replay.queue is not None and replay.samples_per_insert is not None:
+        found.append(
+            f"replay.samples_per_insert = {replay.samples_per_insert:g} cannot be used with a queue, which decides by "
+            "itself how often a step is drawn: set it to null, and the ratios of replay.selectors to what you want."
+        )
+    least = settings.learner.batch.min
+    if least is not None and least > batch_size:
+        found.append(f"learner.batch.min = {least} is more than the largest batch, {batch_size}.")
     found += _refusals("replay", lambda: assembly.make_limiter(settings))
+    found += _refusals("actor.inference", lambda: assembly.require_servable(settings))
     try:
         torch.device("cpu" if settings.learner.device == "auto" else settings.learner.device)
     except RuntimeError:
@@ -61,6 +70,8 @@ def check_environment(settings: RunSettings) -> EnvSpec:
             "use uniform, newest or prioritized."
         )
     assembly.choose_device(settings.learner.device, spec)
+    if settings.actor.inference == "served":
+        assembly.inference_device(settings, spec)
     if settings.actor.precision == "bfloat16":
         require_bfloat16()
     return spec

@@ -69,7 +69,7 @@ class Fields:
         return None
 
     def resolve(self, name: str) -> Key:
-        """The key a name means: its dotted name, or the last part of it when only one setting is called so.
+        """The key a name means: its dotted name, or the end of it when only one setting is called so.
 
         Raises:
             UnknownName: nothing is called so; proposes the nearest.
@@ -78,13 +78,17 @@ class Fields:
         parts: Key = tuple(int(part) if part.isdigit() else part for part in name.split("."))
         if name in self.sections or self.find(parts) is not None:
             return parts
-        if len(parts) == 1:
-            found = [leaf for leaf in self.leaves if leaf.rpartition(".")[2] == name]
-            if len(found) == 1:
-                return tuple(found[0].split("."))
-            if found:
-                raise ConfigError(f"{name!r} could mean {_listed(found)}: write which.")
+        named = [*self.leaves, *(section for section in self.sections if self.shorthand(section))]
+        found = [one for one in named if one.endswith(f".{name}")]
+        if len(found) == 1:
+            return tuple(found[0].split("."))
+        if found:
+            raise ConfigError(f"{name!r} could mean {_listed(found)}: write which.")
         raise self.unknown(name)
+
+    def shorthand(self, section: str) -> str | None:
+        """The setting that a plain value given for a whole section means: `clear=true` is `clear.enabled=true`."""
+        return getattr(self.sections.get(section), "SHORTHAND", None)
 
     def unknown(self, name: str) -> UnknownName:
         """The error for a name that nothing has."""
@@ -133,7 +137,8 @@ def _inside(info: FieldInfo, rest: Key) -> FieldInfo | None:
     element = _element(info.annotation)
     if element is None or len(rest) != 2 or not isinstance(rest[0], int):
         return None
-    return element.model_fields.get(str(rest[1]))
+    name = str(rest[1])
+    return element.model_fields.get(getattr(element, "ALIASES", {}).get(name, name))
 
 
 def _element(annotation: Any) -> type[BaseModel] | None:

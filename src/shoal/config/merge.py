@@ -78,7 +78,8 @@ def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields) -> None:
     if dotted(key) in fields.sections and isinstance(value, Mapping):
         _section(data, key, fields).update(merged(_section(data, key, fields), value))
         return
-    *parents, last = key
+    short = fields.shorthand(dotted(key))
+    *parents, last = (*key, short) if short and value is not None else key
     _section(data, tuple(parents), fields)[last] = copy.deepcopy(value)
 
 

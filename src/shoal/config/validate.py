@@ -67,6 +67,8 @@ def _known(data: Mapping[str, Any], prefix: str, fields: Fields, found: list[Con
             found.append(fields.unknown(name))
         elif value is None:  # a heading with nothing below it
             yield key, {}
+        elif short := (None if isinstance(value, Mapping) else fields.shorthand(name)):
+            yield key, dict(_known({short: value}, f"{name}.", fields, found))
         elif isinstance(value, Mapping):
             yield key, dict(_known(value, f"{name}.", fields, found))
         else:

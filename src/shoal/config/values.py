@@ -25,6 +25,8 @@ class _Loader(yaml.SafeLoader):
             if name in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", key.start_mark)
             seen.add(name)
+            if key.tag == "tag:yaml.org,2002:bool":  # `on:` is a name here, not a truth
+                key.tag = "tag:yaml.org,2002:str"
         return super().construct_mapping(node, deep)
 
 

@@ -13,14 +13,18 @@ import numpy.typing as npt
 from shoal.algorithms.interface import Outcome, Policy
 from shoal.envs import Env
 from shoal.errors import EnvError
+from shoal.loops.remote_policy import Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Entry, Ledger, RateLimiter, ShardWriter
+from shoal.replay.back_pressure import BackPressure
 from shoal.types import FINAL, Array, Episode
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.008
 """Seconds between two looks at the rate limiter, doubled while nothing changes: looking takes the learner's time."""
+QUEUE_WAIT = 0.001
+"""Seconds between two looks at a full queue: short, because a batch may be learned from in a few of them."""
 ORPHAN_SECONDS = 60.0
 """A driver silent for so long is dead: stop rather than fill a replay nobody reads."""
 
@@ -34,21 +38,24 @@ class Actor:
         make_env: Callable[[int], Env],
         policy: Policy,
         writer: ShardWriter,
-        board: WeightBoard,
+        board: WeightBoard | None,
         ledger: Ledger,
         limiter: RateLimiter,
         settings: ActorSettings,
+        queue: BackPressure | None = None,
     ) -> None:
         """Args:
         index: which actor of the run.
         make_env: makes the environment; its argument counts the times it was made anew.
         policy: how to act.
         writer: the actor's own shard.
-        board: where weights come from.
+        board: where weights come from; None: the policy has none of its own, and records their version.
         ledger: the run's counts.
         limiter: when to wait for the learner.
         settings: the `actor` section.
+        queue: says when too many sequences wait to be read; None: never.
         """
+        self._queue = queue
         self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
         self._board, self._weights = board, FlatModule(policy.module)
         self._ledger, self._limiter, self._settings = ledger, limiter, settings
@@ -71,12 +78,12 @@ class Actor:
         episodes: list[Episode] = []
         notes: list[str] = []
         while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
-            if not self._limiter.may_insert(self._ledger.inserts, self._ledger[Entry.SAMPLES]):
+            if not self._may_insert():
                 if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
                     break
                 paused = time.perf_counter()
                 time.sleep(pause)
-                pause = min(2 * pause, LONGEST_WAIT)
+                pause = min(2 * pause, LONGEST_WAIT if self._queue is None else QUEUE_WAIT)
                 waited += time.perf_counter() - paused
                 continue
             pause = SHORTEST_WAIT
@@ -84,6 +91,10 @@ class Actor:
                 taken += self._step(episodes)
             except EnvError as error:
                 self._recover(error, notes)
+            except Unanswered:
+                if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                    break
+                continue
             ticks += 1
         self._writer.beat()
         elapsed = time.perf_counter() - began
@@ -99,10 +110,17 @@ class Actor:
         self._env.close()
         self._writer.close()
 
+    def _may_insert(self) -> bool:
+        inserts = self._ledger.inserts
+        if self._queue is not None and self._queue.full and inserts >= self._limiter.min_size:
+            return False
+        return self._limiter.may_insert(inserts, self._ledger[Entry.SAMPLES])
+
     def _step(self, episodes: list[Episode]) -> int:
         """One step of every lane; returns how many were steps and not resets."""
-        if self._ticks % self._settings.weights_period == 0 and self._board.version != self._version:
-            self._version = self._weights.load(self._board)
+        board = self._board
+        if board is not None and self._ticks % self._settings.weights_period == 0 and board.version != self._version:
+            self._version = self._weights.load(board)
         self._ticks += 1
         obs, boundary = self._obs, self._boundary
         decision = self._policy.act(obs, self._state, self._first, explore=True)

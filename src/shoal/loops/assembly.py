@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -19,14 +19,22 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.actor import Actor
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
+from shoal.loops.features import BoardFeatures
+from shoal.loops.inference import SERVED, InferenceServer, Movable
+from shoal.loops.mailbox import Layout, Mailbox
+from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter
+from shoal.replay import Column, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
+from shoal.replay.back_pressure import BackPressure, queue_rows
 from shoal.types import EnvSpec
 
 if TYPE_CHECKING:
     from shoal.loops.learner import LearnerLoop
+
+QUEUED_BATCHES = 2
+"""What a queue without a capacity of its own holds: its part of a batch being learned from, and of one ready."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,10 @@ class Places:
         """The shard of one actor."""
         return self.replay / f"shard_{index:03d}"
 
+    def mailbox(self, index: int) -> Path:
+        """Where one actor and the inference server meet."""
+        return self.replay / f"mailbox_{index:03d}.bin"
+
     def shards(self, settings: RunSettings) -> list[Path]:
         """The shards of all actors."""
         return [self.shard(index) for index in range(settings.actors)]
@@ -48,7 +60,7 @@ class Places:
 
 def seed_of(settings: RunSettings, role: str, index: int = 0, again: int = 0) -> int:
     """A seed for one role: roles, actors and restarts must not repeat each other's random numbers."""
-    names = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5}
+    names = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
     sequence = np.random.SeedSequence([settings.seed, names[role], index, again])
     return int(sequence.generate_state(1)[0]) % (2**31 - 1)
 
@@ -62,7 +74,15 @@ def describe(settings: RunSettings) -> EnvSpec:
 
 def make_run_schema(settings: RunSettings, spec: EnvSpec) -> Schema:
     """The columns of the run's shards."""
-    return make_schema(spec, settings.definition.columns(settings.algorithm, spec))
+    columns = settings.definition.columns(settings.algorithm, spec)
+    if settings.replay.compares_features:
+        if settings.definition.feature_column is None:
+            raise ConfigError(
+                f"replay.selectors compares features, which {settings.algo} does not record: use uniform, newest or "
+                "prioritized, or an algorithm that does (impala, impact)."
+            )
+        columns += (settings.definition.feature_column(settings.algorithm, spec),)
+    return make_schema(spec, columns)
 
 
 def rows_per_shard(settings: RunSettings) -> int:
@@ -96,6 +116,32 @@ def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
     return device
 
 
+def require_servable(settings: RunSettings) -> None:
+    """Refuses `actor.inference = served` where it cannot be."""
+    if settings.actor.inference == "local":
+        return
+    if settings.algo not in SERVED:
+        raise ConfigError(
+            f"served does not work with {settings.algo}, whose actors need the policy itself: "
+            f"use local, or one of {', '.join(SERVED)}."
+        )
+    if settings.runtime == "inline":
+        raise ConfigError("served needs a process of its own, and runtime = inline has only one: use local, or ray.")
+
+
+def inference_device(settings: RunSettings, spec: EnvSpec) -> torch.device:
+    """The inference server's device."""
+    wanted = settings.actor.inference_device
+    return choose_device(settings.learner.device if wanted == "auto" else wanted, spec)
+
+
+def mailbox_layout(settings: RunSettings, spec: EnvSpec) -> Layout:
+    """What goes between an actor and the inference server."""
+    schema = make_run_schema(settings, spec)
+    answer = tuple(schema[name] for name in ("action", *schema.extras))
+    return Layout(settings.env.lanes, Column("obs", spec.obs_dtype, spec.obs_shape), answer)
+
+
 def make_policy(settings: RunSettings, spec: EnvSpec, seat: Seat) -> Policy:
     """A policy in the arithmetic the actors use."""
     policy = settings.definition.make_policy(settings.algorithm, spec, seat)
@@ -110,18 +156,43 @@ def build_actor(settings: RunSettings, places: Places, index: int) -> Actor:
     spec = describe_env(settings.env)
     writer = ShardWriter(places.shard(index))
     restarts = writer.epoch - 1
-    seat = Seat(index, settings.actors, settings.env.lanes, seed_of(settings, "policy", index, restarts))
-    policy = make_policy(settings, spec, seat)
+    policy: Policy
+    board: WeightBoard | None = None
+    if settings.actor.inference == "served":
+        policy = RemotePolicy(Mailbox(places.mailbox(index), mailbox_layout(settings, spec)))
+    else:
+        seed = seed_of(settings, "policy", index, restarts)
+        seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.compares_features)
+        policy = make_policy(settings, spec, seat)
+        board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
+    view = settings.definition.make_view(settings.algorithm, writer.info.schema)
     return Actor(
         index,
         partial(_make_actor_env, settings, index, restarts),
         policy,
         writer,
-        WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size),
+        board,
         Ledger(places.replay, places.shards(settings)),
         make_limiter(settings),
         settings.actor,
+        queue_of(settings, writer, view.span),
     )
+
+
+def queue_capacity(settings: RunSettings) -> int:
+    """Sequences that a queue without a capacity of its own holds."""
+    fresh = (round(part.ratio * settings.learner.most_draws) for part in settings.replay.selectors if part.is_queue)
+    return QUEUED_BATCHES * max(1, max(fresh, default=0))
+
+
+def queue_of(settings: RunSettings, writer: ShardWriter, span: Span) -> BackPressure | None:
+    """What holds an actor back until its sequences were read; None when nothing does."""
+    queue = settings.replay.queue
+    if queue is None:
+        return None
+    capacity = queue.capacity or queue_capacity(settings)
+    rows = queue_rows(capacity, span.after, settings.actors * settings.env.lanes, span.before)
+    return BackPressure(writer, rows)
 
 
 def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: int) -> Any:
@@ -142,7 +213,9 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
     torch.manual_seed(seed_of(settings, "learner"))
-    learner = settings.definition.make_learner(settings.algorithm, spec, LearnerContext(device))
+    learner = settings.definition.make_learner(
+        settings.algorithm, spec, LearnerContext(device, settings.learner.autocast)
+    )
     schema = make_run_schema(settings, spec)
     ledger = Ledger(places.replay, places.shards(settings))
     readers = [ShardReader(path) for path in places.shards(settings)]
@@ -153,18 +226,22 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
         if settings.share.registry
         else None
     )
+    board = WeightBoard(places.replay / "weights.bin", FlatModule(learner.module).size)
+    features = None
+    if settings.replay.compares_features:
+        features = BoardFeatures(settings.definition.make_policy(settings.algorithm, spec, Seat()), board)
     replay = Replay(
         readers,
-        settings.replay.make_selector(),
+        settings.replay.make_selector(features, queue_capacity(settings), ledger.updates),
         view,
-        settings.learner.batch_size,
+        settings.learner.most_draws,
+        batch_min=settings.learner.batch.min,
         ring=settings.learner.prefetch + 2,
         seed=seed,
         threads=settings.replay.threads,
         guests=partial(group.guests, readers, view, seed) if group else None,
         **({"allocate": _pinned} if device.type == "cuda" else {}),
     )
-    board = WeightBoard(places.replay / "weights.bin", FlatModule(learner.module).size)
     parts = (learner, replay, board, ledger, make_limiter(settings), settings.learner, places.checkpoints)
     loop = LearnerLoop(*parts, group)
     try:
@@ -186,6 +263,33 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
     board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
     return Evaluator(make, policy, board, Ledger(places.replay, places.shards(settings)), places.checkpoints)
+
+
+def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
+    """What acts for all actors, where they do not act for themselves."""
+    _limit_threads(settings.actor.threads)
+    spec = describe_env(settings.env)
+    device = inference_device(settings, spec)
+    layout = mailbox_layout(settings, spec)
+    mailboxes = [Mailbox(places.mailbox(index), layout) for index in range(settings.actors)]
+    # Started again, it has answered more: it must not repeat its random numbers.
+    seed = seed_of(settings, "inference", again=sum(mailbox.answered for mailbox in mailboxes))
+    lanes = settings.actors * settings.env.lanes
+    policy = make_policy(settings, spec, Seat(0, 1, lanes, seed, settings.replay.compares_features))
+    if device.type != "cpu":
+        if not hasattr(policy, "to"):
+            raise ConfigError(
+                f"The policy of {settings.algo} computes on the CPU only: set actor.inference_device = cpu."
+            )
+        cast(Movable, policy).to(device)
+    return InferenceServer(
+        policy,
+        mailboxes,
+        WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size),
+        Ledger(places.replay, places.shards(settings)),
+        settings.actor,
+        **({"allocate": _pinned} if device.type == "cuda" else {}),
+    )
 
 
 def _limit_threads(threads: int) -> None:

@@ -114,7 +114,8 @@ class LearnerLoop:
             dropped_priorities=self._dropped + (self._prefetcher.dropped if self._prefetcher else 0),
             weights_version=self._board.version,
             notes=self._take_notes(),
-            shared=self._group.metrics(self._replay.drawn * self._replay.batch_size) if self._group else {},
+            replay={**self._replay.metrics(), "mean_batch": self._replay.mean_batch},
+            shared=self._group.metrics(self._replay.rows_drawn) if self._group else {},
         )
 
     @property
@@ -180,7 +181,7 @@ class LearnerLoop:
         return self._limiter.may_sample(self._ledger.inserts, self._ledger[Entry.SAMPLES])
 
     def _count_draws(self) -> None:
-        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.drawn * self._replay.batch_size
+        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.rows_drawn
 
     def _next_sample(self, wait: bool) -> Sample | None:
         if self._prefetcher:
@@ -193,24 +194,28 @@ class LearnerLoop:
 
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
-        if result.priorities is not None:
+        publish = (self._ledger[Entry.UPDATES] + 1) % self._settings.publish_every == 0
+        if publish or result.priorities is not None:  # both wait for the device anyway
             self._require_finite(result)
+        if result.priorities is not None:
             if self._prefetcher:
                 self._prefetcher.update_priorities(sample.keys, result.priorities)
             else:
                 self._dropped += self._replay.update_priorities(sample.keys, result.priorities)
         self._means.add(result.metrics)
         self._ledger.add(Entry.UPDATES, 1)
-        if self._ledger[Entry.UPDATES] % self._settings.publish_every == 0:
+        if publish:
             self._weights.publish(self._board)
         if time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
             self.save()
 
     def _require_finite(self, result: StepResult) -> None:
-        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway."""
-        assert result.priorities is not None
+        """Ends the run before ruined weights are published or saved. Weights once ruined stay so: what is not looked
+        at in one update is found in the next that is published.
+        """
         norm = result.metrics.get("gradient_norm")
-        if not np.isfinite(result.priorities).all() or (norm is not None and not bool(torch.isfinite(norm))):
+        errors = result.priorities is None or np.isfinite(result.priorities).all()
+        if not errors or (norm is not None and not bool(torch.isfinite(norm))):
             self._ruined = True
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "

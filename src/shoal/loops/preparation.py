@@ -17,6 +17,7 @@ from shoal.errors import CheckpointError, ConfigError, CorruptShard
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import load_checkpoint
+from shoal.loops.mailbox import Mailbox
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Entry, Header, Ledger, ShardInfo, ShardReader, create_shard, read_info
@@ -34,6 +35,9 @@ def prepare(settings: RunSettings, spec: EnvSpec, places: Places, run: str) -> l
         ledger.add(Entry.BASE_EPISODES, lost_episodes)
     _balance(settings, ledger)
     _prepare_board(settings, spec, places, notes)
+    if settings.actor.inference == "served":
+        for index in range(settings.actors):
+            Mailbox.create(places.mailbox(index), assembly.mailbox_layout(settings, spec))
     return notes
 
 
@@ -74,7 +78,7 @@ def _prepare_ledger(settings: RunSettings, places: Places, notes: list[str]) -> 
         info = load_checkpoint(places.checkpoints).info
         ledger[Entry.BASE_STEPS] = max(0, int(info["env_steps"]) - ledger.inserts)
         ledger[Entry.BASE_UPDATES] = int(info["updates"])
-        ledger[Entry.SAMPLES] = int(info["updates"]) * settings.learner.batch_size
+        ledger[Entry.SAMPLES] = int(info["updates"]) * settings.rows_per_batch
     return ledger
 
 

@@ -19,8 +19,22 @@ class ActorReport:
     """Seconds spent waiting for the rate limiter."""
     episodes: tuple[Episode, ...]
     weights_version: int
+    """Of the weights it holds; 0 when the inference server has them."""
     notes: tuple[str, ...] = ()
     """Environment errors the actor recovered from."""
+
+
+@dataclass(frozen=True)
+class InferenceReport:
+    """What the inference server did."""
+
+    batches: int
+    observations: int
+    """Of all lanes that were answered."""
+    seconds: float
+    waited: float
+    """Seconds spent waiting for requests."""
+    weights_version: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,8 @@ class LearnerReport:
     """Checkpoints that could not be used; peers that were refused."""
     shared: Mapping[str, float] = field(default_factory=dict)
     """What was read from other runs, by metric name."""
+    replay: Mapping[str, float] = field(default_factory=dict)
+    """What the selectors say about themselves, such as the length of a queue."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,16 @@ class ActorSettings(_Section):
 
     weights_period: int = Field(16, ge=1, description="Vector steps between two looks at the weight board.")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="Arithmetic of the actors' networks.")
-    threads: int = Field(1, ge=1, le=64, description="Torch threads of each actor.")
+    threads: int = Field(1, ge=1, le=64, description="Torch threads of each actor, and of the inference server.")
+    inference: Literal["local", "served"] = Field(
+        "local", description="Every actor has the network, or one process acts for all of them in batches."
+    )
+    inference_device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the inference server computes; auto: where the learner does."
+    )
+    inference_wait_us: int = Field(
+        0, ge=0, le=100_000, description="Microseconds the inference server waits for more requests to fill a batch."
+    )
     on_env_error: Literal["restart", "stop"] = Field(
         "restart", description="When an environment raises or returns NaN: make it anew and go on, or stop the run."
     )
@@ -31,10 +40,19 @@ class ActorSettings(_Section):
     )
 
 
+class BatchSettings(_Section):
+    """Batches that take what is ready instead of waiting: for learners faster than their actors."""
+
+    min: int | None = Field(None, ge=1, description="Fewest draws of an update; null: always the whole batch.")
+    max: int | None = Field(None, ge=1, description="Most draws of an update; null: learner.batch_size.")
+
+
 class LearnerSettings(_Section):
     """How weights are updated."""
 
     batch_size: int = Field(256, ge=1, le=65_536, description="Draws per update.")
+    batch: BatchSettings = BatchSettings()
+    autocast: bool = Field(False, description="Compute in bfloat16 where it is safe; for GPUs.")
     device: str = Field("auto", description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …")
     threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
     prefetch: int = Field(
@@ -43,6 +61,11 @@ class LearnerSettings(_Section):
     publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
     checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept, beside the best.")
+
+    @property
+    def most_draws(self) -> int:
+        """Draws of the largest batch."""
+        return self.batch.max or self.batch_size
 
 
 class EvaluationSettings(_Section):
@@ -114,4 +137,9 @@ class RunSettings(_Section):
         if self.replay.tolerance is not None:
             return self.replay.tolerance
         round_of_steps = (self.replay.samples_per_insert or 1.0) * self.env.lanes * self.actors
-        return max(4.0 * self.learner.batch_size, 4.0 * round_of_steps)
+        return max(4.0 * self.rows_per_batch, 4.0 * round_of_steps)
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Steps that one update reads: the rate limiter counts those, not draws."""
+        return self.learner.most_draws * self.definition.steps_per_draw(self.algorithm)

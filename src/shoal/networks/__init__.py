@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from shoal.networks.actor_critic import ActorCritic
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
+from shoal.networks.residual import ResidualCNN
 from shoal.networks.torso import MLP, NatureCNN, make_torso
 
-__all__ = ["MLP", "NatureCNN", "QHead", "QNetwork", "QuantileHead", "QuantileNetwork", "make_torso"]
+__all__ = [
+    "MLP",
+    "ActorCritic",
+    "NatureCNN",
+    "QHead",
+    "QNetwork",
+    "QuantileHead",
+    "QuantileNetwork",
+    "ResidualCNN",
+    "make_torso",
+]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shoal.replay.back_pressure import BackPressure, queue_rows
 from shoal.replay.ledger import Entry, Ledger
 from shoal.replay.rate_limiter import RateLimiter
 from shoal.replay.schema import Column, Schema, step_schema
@@ -24,10 +25,10 @@ from shoal.types import Keys
 if TYPE_CHECKING:
     from shoal.replay.prefetch import Prefetcher
     from shoal.replay.replay import Replay
-    from shoal.replay.selectors import Fifo, Mixture, Part, Prioritized, Selector, Uniform
+    from shoal.replay.selectors import Attentive, Circular, Elite, Fifo, Mixture, Part, Prioritized, Selector, Uniform
 
-_LATER = {"Prefetcher": "prefetch", "Replay": "replay"}
-_LATER |= dict.fromkeys(("Fifo", "Mixture", "Part", "Prioritized", "Selector", "Uniform"), "selectors")
+_SELECTORS = ("Attentive", "Circular", "Elite", "Fifo", "Mixture", "Part", "Prioritized", "Selector", "Uniform")
+_LATER = {"Prefetcher": "prefetch", "Replay": "replay"} | dict.fromkeys(_SELECTORS, "selectors")
 
 
 def __getattr__(name: str) -> Any:
@@ -37,7 +38,11 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Attentive",
+    "BackPressure",
+    "Circular",
     "Column",
+    "Elite",
     "Entry",
     "Fifo",
     "Header",
@@ -60,6 +65,7 @@ __all__ = [
     "Uniform",
     "View",
     "create_shard",
+    "queue_rows",
     "read_info",
     "step_schema",
 ]

@@ -59,17 +59,20 @@ class Replay:
         threads: int = 1,
         allocate: Allocate = _touched,
         guests: Callable[[Table], Guests] | None = None,
+        batch_min: int | None = None,
     ) -> None:
         """Args:
         shards: what to draw from; more may be attached later.
         selector: which rows.
         view: how rows become a batch.
-        batch_size: draws per batch.
+        batch_size: draws per batch, at most.
         ring: prepared batches.
         seed: of the draws.
         threads: for copying large rows.
         allocate: makes the batches' arrays (pinned memory for a GPU).
         guests: makes what draws rows of other runs, from the table that they are to be added to.
+        batch_min: with it a batch need not be whole: when a queue holds less, `sample` takes what is ready, down to
+            this many draws. None: whole batches only.
         """
         if not shards:
             raise ReplayError("A replay needs at least one shard.")
@@ -77,10 +80,15 @@ class Replay:
         self._schema = shards[0].info.schema
         self._view, self._copier, self._before = view, Copier(threads), view.span.before
         self._mixture = selector if isinstance(selector, Mixture) else Mixture([Part(selector, 1.0)])
-        self._part = self._mixture.part_of(batch_size)
+        self._least = self._smallest(batch_min)
+        self._layouts = {batch_size: (self._mixture.part_of(batch_size), self._mixture.fresh_of(batch_size))}
         self._rng = np.random.default_rng(seed)
         self._ring = [view.allocate(self._schema, batch_size, allocate) for _ in range(ring)]
         self.drawn = 0
+        """Batches so far."""
+        self.rows_drawn = 0
+        """Draws so far, times the steps of a sequence."""
+        self._steps = view.span.after if view.span.crosses_episodes else 1
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
         self.shards: list[ShardReader] = []
@@ -92,6 +100,15 @@ class Replay:
             raise ConfigError(
                 "Sharing with other runs needs transitions and a single selector, not sequences or a mixture."
             )
+        self._mixture.ready(batch_size)  # a queue that drops hears how much it must hold
+
+    def _smallest(self, batch_min: int | None) -> int:
+        """The smallest batch from `batch_min` on that divides by the ratios."""
+        if batch_min is None:
+            return self.batch_size
+        if not 1 <= batch_min <= self.batch_size:
+            raise ConfigError(f"batch_min is {batch_min}; it must lie between 1 and the batch size, {self.batch_size}.")
+        return next(n for n in range(batch_min, self.batch_size + 1) if self._mixture.divides(n))
 
     def attach(self, shard: ShardReader) -> None:
         """Adds a shard, for instance of a run that joined."""
@@ -119,6 +136,15 @@ class Replay:
         """Rows that could be drawn, as of the last `refresh` or `sample`."""
         return self._mixture.size
 
+    @property
+    def mean_batch(self) -> float:
+        """Mean draws per batch; less than `batch_size` when batches need not be whole."""
+        return self.rows_drawn / (self._steps * self.drawn) if self.drawn else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """What the selectors report, by their names."""
+        return self._mixture.metrics()
+
     def refresh(self) -> None:
         """Takes in what the writers did since."""
         self._mixture.refresh()
@@ -126,16 +152,18 @@ class Replay:
     def sample(self) -> Sample | None:
         """The next batch, or None when there is not enough to draw from."""
         self._mixture.refresh()
-        if not self._mixture.ready(self.batch_size):
+        n = self._mixture.fitting(self._least, self.batch_size)
+        if not n:
             return None
         data = self._ring[self.drawn % len(self._ring)]
-        keys, probabilities, own = self._select()
-        torn = self._fill(keys, self._everywhere, data)
+        part, fresh = self._layout(n)
+        keys, probabilities, own = self._select(n)
+        torn = self._fill(keys, self._everywhere[:n], data)
         for _ in range(MAX_REDRAWS):
             if not len(torn):
                 break
             self.redrawn += len(torn)
-            if not self._redraw(torn, keys, probabilities, own):
+            if not self._redraw(torn, part, keys, probabilities, own):
                 return None
             torn = self._fill(keys.at(torn), torn, data)
         else:
@@ -143,22 +171,32 @@ class Replay:
                 f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. "
                 "Raise replay.capacity."
             )
+        self._mixture.release()
         self.drawn += 1
+        self.rows_drawn += n * self._steps
         # Every eighth row tells the age as well as all do, and spares the memory as many cache misses.
         version = self._mean_version(keys.at(slice(0, own, VERSION_STRIDE)))
-        return Sample(data, keys, probabilities, self._mixture.size, self._part, version)
+        given = data if n == self.batch_size else self._view.narrowed(data, n)
+        return Sample(given, keys, probabilities, self._mixture.size, part, version, fresh)
 
-    def _select(self) -> tuple[Keys, npt.NDArray[np.float64], int]:
+    def _layout(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Which part each draw comes from, and whether that is a queue."""
+        known = self._layouts.get(n)
+        if known is None:
+            known = self._layouts[n] = (self._mixture.part_of(n), self._mixture.fresh_of(n))
+        return known
+
+    def _select(self, n: int) -> tuple[Keys, npt.NDArray[np.float64], int]:
         """Keys, probabilities, and how many of them, the first ones, are of one's own rows."""
-        invited = self.guests.draws(self.batch_size) if self.guests is not None else 0
-        own = self.batch_size - invited
+        invited = self.guests.draws(n) if self.guests is not None else 0
+        own = n - invited
         if not invited:
             return *self._mixture.select(own, self._rng), own
-        keys = Keys.empty(self.batch_size)
+        keys = Keys.empty(n)
         if not self.guests.draw(invited, keys, own):  # type: ignore[union-attr]
-            own = self.batch_size
+            own = n
         # Guests are drawn uniformly: they weigh what a row of a uniform replay of this size would.
-        probabilities = np.full(self.batch_size, 1.0 / self._mixture.size)
+        probabilities = np.full(n, 1.0 / self._mixture.size)
         drawn = self._mixture.select(own, self._rng)
         keys.put(slice(own), drawn.keys)
         probabilities[:own] = drawn.probabilities
@@ -179,7 +217,12 @@ class Replay:
         return target[keys.logical - self._before < np.array(oldest)[keys.shard]]
 
     def _redraw(
-        self, torn: npt.NDArray[np.int64], keys: Keys, probabilities: npt.NDArray[np.float64], own: int
+        self,
+        torn: npt.NDArray[np.int64],
+        part_of: npt.NDArray[np.int32],
+        keys: Keys,
+        probabilities: npt.NDArray[np.float64],
+        own: int,
     ) -> bool:
         """Draws the places anew, each from the part it belongs to. False when a queue ran dry, or all guests left."""
         self._mixture.refresh()
@@ -188,12 +231,12 @@ class Replay:
             if not self.guests.redraw(keys, foreign):  # type: ignore[union-attr]
                 return False
         for index, part in enumerate(self._mixture.parts):
-            places = torn[self._part[torn] == index]
+            places = torn[part_of[torn] == index]
             if not len(places):
                 continue
-            if not part.selector.ready(len(places)):
+            again = part.selector.redraw(len(places), self._rng)
+            if again is None:
                 return False
-            again = part.selector.select(len(places), self._rng)
             keys.put(places, again.keys)
             probabilities[places] = again.probabilities
         return True

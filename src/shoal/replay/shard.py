@@ -44,7 +44,7 @@ FORMAT = 2
 
 
 class Header(IntEnum):
-    """The words of `header.bin`. All are written by the shard's writer, except CURSOR (the fifo reader)."""
+    """The words of `header.bin`. All are written by the shard's writer, except CURSOR and GRANT (the fifo's reader)."""
 
     HEAD = 0
     CLAIM = 1
@@ -55,6 +55,7 @@ class Header(IntEnum):
     STEPS = 6
     EPISODES = 7
     CUTS = 8
+    GRANT = 9
 
 
 _HEAD, _CLAIM, _STEPS = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS)

@@ -75,6 +75,7 @@ class Starts:
         # Where rows hold their successor themselves, the last of them is not waited for.
         self._after = span.after - ("next_obs" in shard.info.schema)
         self._newest = newest
+        self._window: int | None = None
         # Rows struck off ahead of the writer: it may fill some while a batch is being copied.
         self._margin = span.before + min(64, max(1, shard.rows // 16))
         self._flags = np.zeros((shard.rows, shard.lanes), np.uint8)
@@ -84,6 +85,10 @@ class Starts:
     def flags(self) -> npt.NDArray[np.uint8]:
         """[T * N] one where a view may start."""
         return self._flags.reshape(-1)
+
+    def keep_newest(self, rows: int) -> None:
+        """Keeps to the newest so many rows from the next refresh on; rows struck off do not come back."""
+        self._window, self._seen = rows, (-1, -1)
 
     def refresh(self) -> list[Change]:
         """Takes in what the writer did since the last call; returns what changed, in order."""
@@ -130,6 +135,8 @@ class Starts:
         safe = max(0, max(head, claim) + self._margin - self.shard.rows)
         if self._newest < 1.0:
             safe = max(safe, stop - max(1, round((stop - min(safe, stop)) * self._newest)))
+        if self._window is not None:
+            safe = max(safe, stop - self._window)
         return safe
 
     def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

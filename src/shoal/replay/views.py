@@ -49,6 +49,9 @@ class View(Protocol):
     def fill(self, table: Table, keys: Keys, target: Int64s, out: Any, copier: Copier) -> None:
         """Copies the rows that start at `keys` into the places `target` of a batch."""
 
+    def narrowed(self, out: Any, n: int) -> Transition | Sequence:
+        """The first n of a batch, in the same memory."""
+
 
 KNOWN = 64
 """Batches whose addresses are remembered."""
@@ -143,6 +146,11 @@ class NStepView:
 
         copier.share(piece, len(target), 2 * len(target) * self.stack * frame)
 
+    def narrowed(self, out: Transition, n: int) -> Transition:
+        """See `View.narrowed`."""
+        extras = {name: one[:n] for name, one in out.extras.items()}
+        return Transition(out.obs[:n], out.action[:n], out.reward[:n], out.discount[:n], out.next_obs[:n], extras)
+
     def _find(self, out: Transition) -> dict[str, int]:
         obs = self._schema["obs"]
         found = {"action": _address(out.action, self._schema["action"])}
@@ -230,6 +238,12 @@ class SequenceView:
                 copy_stretches(*mine, table.rows, table["boundary"], table[name], *sizes, address)
 
         copier.share(piece, len(target), out.obs.nbytes * len(target) // batch)
+
+    def narrowed(self, out: Sequence, n: int) -> Sequence:
+        """See `View.narrowed`. Time-major: what is left is not contiguous."""
+        extras = {name: one[:n] if name in self._at_start else one[:, :n] for name, one in out.extras.items()}
+        ends = (out.terminated[:, :n], out.truncated[:, :n], out.boundary[:, :n])
+        return Sequence(out.obs[:, :n], out.action[:, :n], out.reward[:, :n], *ends, extras)
 
     def _find(self, out: Sequence) -> dict[str, int]:
         arrays: Mapping[str, Array] = {

@@ -36,7 +36,7 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
                 supervisor.actor(actor.run(steps=1))
             behind = limiter.error(ledger.inserts, ledger[Entry.SAMPLES]) if settings.replay.samples_per_insert else 1
             if ledger.inserts >= settings.replay.min_size and behind > 0:
-                supervisor.learner(learner.run(updates=max(1, int(behind // settings.learner.batch_size))))
+                supervisor.learner(learner.run(updates=max(1, int(behind // settings.rows_per_batch))))
             if ledger.env_steps >= next_record:
                 next_record += RECORD_STEPS
                 supervisor.record()

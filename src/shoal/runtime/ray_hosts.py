@@ -12,7 +12,7 @@ from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.settings import RunSettings
 
-Role = Literal["actor", "learner", "evaluator"]
+Role = Literal["actor", "learner", "inference", "evaluator"]
 
 
 def pid_file(replay: Path, role: Role, index: int) -> Path:
@@ -38,6 +38,8 @@ class Host:
             self._role = assembly.build_actor(parsed, places, index)
         elif role == "learner":
             self._role = assembly.build_learner(parsed, places)
+        elif role == "inference":
+            self._role = assembly.build_inference(parsed, places)
         else:
             self._role = assembly.build_evaluator(parsed, places)
         pid_file(places.replay, role, index).write_text(str(os.getpid()))

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
-from shoal.loops.assembly import Places, choose_device
+from shoal.loops.assembly import Places, choose_device, inference_device
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
 from shoal.runtime.ray_hosts import Host, Role, pid_file
@@ -77,7 +77,7 @@ def _cluster(supervisor: Supervisor) -> Iterator[None]:
         if settings.address:
             _connect(settings.address)
         else:
-            roles, cores = settings.actors + 2, os.cpu_count() or 1
+            roles, cores = settings.actors + 2 + (settings.actor.inference == "served"), os.cpu_count() or 1
             if roles > cores:
                 supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
             ray.init(
@@ -116,14 +116,22 @@ class _Fleet:
         self._actors = [_Seat("actor", index, index) for index in range(self._settings.actors)]
         self._learner = _Seat("learner", 0, self._settings.actors)
         self._evaluator = _Seat("evaluator", 0, self._settings.actors + 1)
-        self._seats = [*self._actors, self._learner, self._evaluator]
+        self._trainers = [*self._actors, self._learner]
+        self._seats = [*self._trainers, self._evaluator]
+        spec = describe_env(self._settings.env)
+        devices = [(self._learner, choose_device(self._settings.learner.device, spec))]
+        if self._settings.actor.inference == "served":
+            server = _Seat("inference", 0, len(self._seats))
+            self._trainers.append(server)
+            self._seats.append(server)
+            devices.append((server, inference_device(self._settings, spec)))
         self._pids: dict[str, int] = {}
-        self._device = choose_device(self._settings.learner.device, describe_env(self._settings.env))
+        self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
 
     def run(self) -> Status:
         """The supervision loop."""
-        for seat in (*self._actors, self._learner):
+        for seat in self._trainers:
             self._start(seat)
             self._submit(seat)
         outcome: Status | None = None
@@ -150,12 +158,13 @@ class _Fleet:
         here = ray.get_runtime_context().get_node_id()
         node = next(node for node in ray.nodes() if node["NodeID"] == here)
         total = node["Resources"]
-        wants_gpu = self._device.type == "cuda" and total.get("GPU", 0.0) >= 1
+        gpus = min(len(self._gpu_users), int(total.get("GPU", 0)))
+        each = gpus / len(self._gpu_users) if gpus else 0.0  # two roles may share one
         pin = {f"node:{node['NodeManagerAddress']}": 0.001}
-        needs = [{"CPU": 1.0, **({"GPU": 1.0} if seat is self._learner and wants_gpu else {})} for seat in self._seats]
+        needs = [{"CPU": 1.0, **({"GPU": each} if each and seat in self._gpu_users else {})} for seat in self._seats]
         group = placement_group([{**need, **pin} for need in needs], strategy="PACK")
         if not ray.wait([group.ready()], timeout=PLACEMENT_SECONDS)[0]:
-            free, wanted = ray.available_resources(), f"{len(needs)} CPUs{' and 1 GPU' if wants_gpu else ''}"
+            free, wanted = ray.available_resources(), f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''}"
             raise PlacementError(
                 f"The cluster could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. "
                 f"They need {wanted} on this node, which has {total.get('CPU', 0):g} CPUs; of the whole cluster "
@@ -253,12 +262,11 @@ class _Fleet:
         return self._supervisor.outcome()
 
     def _drain(self, seconds: float) -> None:
-        """Waits until actors and learner have ended; those that are still being built hold nothing."""
+        """Waits until all but the evaluator have ended; those that are still being built hold nothing."""
         if self._learner.built and self._learner.host is not None and self._learner.work is None:
             self._submit(self._learner)  # between two pieces of work: let it save
         deadline = time.monotonic() + seconds
-        trainers = (*self._actors, self._learner)
-        while any(seat.work is not None and seat.built for seat in trainers):
+        while any(seat.work is not None and seat.built for seat in self._trainers):
             if time.monotonic() > deadline or self._signals.hurry:
                 break
             self._collect(POLL_SECONDS)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.loops import assembly
-from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport
+from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import HALT
@@ -59,6 +59,7 @@ class Supervisor:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
         self._learner: LearnerReport | None = None
+        self._inference: InferenceReport | None = None
         self._staleness_sum, self._staleness_updates = 0.0, 0
         self._metric_sums: dict[str, float] = {}
         self._metric_updates = 0
@@ -93,6 +94,10 @@ class Supervisor:
             self._metric_updates += report.updates
             self._staleness_sum += report.staleness * report.updates
             self._staleness_updates += report.updates
+
+    def inference(self, report: InferenceReport) -> None:
+        """Takes the inference server's report."""
+        self._inference = report
 
     def evaluation(self, report: EvaluationReport | None) -> None:
         """Takes an evaluation; writes its metrics at once."""
@@ -200,6 +205,7 @@ class Supervisor:
             values["replay/rows"] = self._learner.replay_rows
             values["replay/dropped_priorities"] = self._learner.dropped_priorities
             values["replay/samples_per_insert"] = self._achieved()
+            values |= {f"replay/{name}": value for name, value in self._learner.replay.items()}
             values |= self._learner.shared
         self._rates.append((now, steps, updates))
         steps_per_second, updates_per_second = self._recent_rates()
@@ -210,6 +216,9 @@ class Supervisor:
             "time/actor_wait_fraction": _fraction(self._actor_waited, self._actor_seconds),
             "time/restarts": self.restarts,
         }
+        if self._inference is not None:
+            values["time/inference_batch"] = _fraction(self._inference.observations, self._inference.batches)
+            values["time/inference_wait_fraction"] = _fraction(self._inference.waited, self._inference.seconds)
         self._log.write(steps, values, self.wall)
         self._metric_sums, self._metric_updates = {}, 0
 

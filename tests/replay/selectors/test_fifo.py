@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
 from shoal.replay import Fifo, Header, NStepView, Replay, SequenceView, ShardReader, ShardWriter, Span
-from shoal.replay.selectors.fifo import _Queue
+from shoal.replay.selectors.fifo import _Queue, shares_of_fullest
 from shoal.types import CUT
 
 
@@ -147,7 +147,7 @@ def test_a_stretch_half_read_when_it_is_overwritten(
     writer.append_chunk(marked.block_of(0, 3, 32, written))
     selector.refresh()
     assert selector.dropped == dropped
-    assert selector._queues[0].logical == first
+    assert selector._queues[0].stretches.first == first
 
 
 def test_a_reader_slower_than_its_writer_is_not_overtaken_for_ever(marked: ModuleType, shards: Any) -> None:
@@ -178,10 +178,10 @@ def test_no_stretch_looks_into_a_cut_and_none_is_missed(kinds: list[int], steps:
     """Against the obvious: cut the stream at its CUTs and each piece into stretches, whenever the reader looks."""
     boundary, words = np.zeros((64, 1), np.uint8), dict.fromkeys(Header, 0)
     shard: Any = SimpleNamespace(
-        rows=64, lanes=1, oldest=0, head=0, columns={"boundary": boundary}, path=Path("nowhere")
+        rows=64, lanes=1, oldest=0, head=0, by_lane={"boundary": boundary.T}, path=Path("nowhere")
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shoal.replay.selectors.fifo.Counters", lambda path, writable: words)
+        patch.setattr("shoal.replay.selectors.fifo.Counters", lambda path, writable: SimpleNamespace(words=words))
         queue = _Queue(shard, _span(steps))
     taken = []
     for row, kind in enumerate(kinds):
@@ -190,7 +190,7 @@ def test_no_stretch_looks_into_a_cut_and_none_is_missed(kinds: list[int], steps:
         if row in looks or row == len(kinds) - 1:
             queue.refresh()
             while queue.ready:
-                taken.append(queue.take()[1])
+                taken.append(queue.take(1)[0])
     expected, begin = [], 0
     for row, kind in enumerate([*kinds, CUT]):
         if kind == CUT:
@@ -198,7 +198,8 @@ def test_no_stretch_looks_into_a_cut_and_none_is_missed(kinds: list[int], steps:
             begin = row + 1
     assert taken == expected
     queue.refresh()
-    assert words[Header.CURSOR] == queue.logical
+    queue.publish(0)
+    assert words[Header.CURSOR] == queue.stretches.first
 
 
 def test_a_batch_larger_than_what_was_left_before_a_cut_still_comes(marked: ModuleType, shards: Any) -> None:
@@ -263,3 +264,69 @@ def test_each_row_once_beside_writers_at_full_speed(marked: ModuleType, nursery:
         nursery.kill(pid)
     assert batches > 20
     assert selector.dropped > 0
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.data())
+def test_the_fullest_give_first_and_level_out(heights: list[int], data: st.DataObject) -> None:
+    """Against taking them one by one from the fullest."""
+    n = data.draw(st.integers(0, sum(heights)))
+    left = list(heights)
+    for _ in range(n):
+        left[left.index(max(left))] -= 1
+    assert shares_of_fullest(heights, n) == [height - rest for height, rest in zip(heights, left, strict=True)]
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=6), lanes=st.integers(1, 4))
+def test_draws_of_any_size_are_the_stream_in_order(counts: list[int], lanes: int) -> None:
+    boundary, words = np.zeros((lanes, 64), np.uint8), dict.fromkeys(Header, 0)
+    shard: Any = SimpleNamespace(rows=64, lanes=lanes, oldest=0, head=60, by_lane={"boundary": boundary}, path=Path())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shoal.replay.selectors.fifo.Counters", lambda path, writable: SimpleNamespace(words=words))
+        selector = Fifo()
+        selector.attach(shard, _span(3))
+    selector.refresh()
+    taken: list[tuple[int, int]] = []
+    for count in counts:
+        keys = selector.select(min(count, selector.size), np.random.default_rng(0)).keys
+        taken += zip(keys.logical.tolist(), keys.lane.tolist(), strict=True)
+    assert taken == [(row, lane) for row in range(0, 57, 3) for lane in range(lanes)][: len(taken)]
+
+
+def test_drop_keeps_the_newest_and_counts_the_rest(marked: ModuleType, shards: Any) -> None:
+    selector, writers = Fifo(6, "drop"), []
+    for count in (1, 2):
+        path = shards.make(marked.info(256, count))
+        writers.append(ShardWriter(path))
+        selector.attach(ShardReader(path), _span(4))
+    for salt, writer in enumerate(writers):
+        writer.append_chunk(marked.block_of(salt, writer.info.lanes, 0, 41))
+    taken = _take_all(selector)
+    assert len(taken) == 6 and selector.dropped == (10 + 20 - 6) * 4
+    assert _of_shard(taken, 0) == [(28, 0), (32, 0), (36, 0)]
+    assert _of_shard(taken, 1) == [(32, 1), (36, 0), (36, 1)]
+    assert selector.metrics() == {"queue": 0.0, "dropped": 96.0}
+    assert all(writer.header[Header.GRANT] == 0 for writer in writers)
+
+
+def test_a_queue_that_drops_holds_a_batch_at_least(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(64, 1))
+    writer, view = ShardWriter(path), SequenceView(marked.schema(), 4, 0, ("tag",))
+    replay = Replay([ShardReader(path)], Fifo(1, "drop"), view, 3)
+    writer.append_chunk(marked.block_of(0, 1, 0, 30))
+    sample = replay.sample()
+    assert sample is not None and sample.keys.logical.tolist() == [16, 20, 24]
+    assert replay.metrics() == {"fifo/queue": 0.0, "fifo/dropped": 16.0}
+
+
+def test_a_queue_that_waits_drops_nothing_itself(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(64, 1))
+    selector = Fifo(1, "wait")
+    selector.attach(ShardReader(path), _span(4))
+    ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 30))
+    assert len(_take_all(selector)) == 7 and selector.dropped == 0
+
+
+@pytest.mark.parametrize(("given", "message"), [({"capacity": 0}, "capacity is 0"), ({"on_full": "x"}, "'wait' or")])
+def test_impossible_queues_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Fifo(**given)

@@ -138,3 +138,36 @@ def test_priorities_reach_every_part(marked: ModuleType, shards: Any) -> None:
     assert set(again.keys.logical.tolist()) == {int(sample.keys.logical[2])}
     stale = sample.keys._replace(logical=sample.keys.logical + 1000)
     assert replay.update_priorities(stale, priorities) == 16, "a row is one row, however many parts drop it"
+
+
+class Counted(Uniform):
+    """A uniform selector with something to report."""
+
+    def metrics(self) -> dict[str, float]:
+        """See `Selector.metrics`."""
+        return {"seen": 1.0}
+
+
+def test_two_queues_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one queue"):
+        Mixture([Part(Fifo(), 0.5), Part(Fifo(), 0.5)])
+
+
+def test_a_sample_says_what_is_fresh_and_metrics_whose_they_are(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(128, 1))
+    ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 60))
+    view = SequenceView(marked.schema(), 4, 0, ("tag",))
+    mixture = Mixture([Part(Counted(), 0.5), Part(Fifo(), 0.25), Part(Counted(), 0.25)])
+    replay = Replay([ShardReader(path)], mixture, view, 8)
+    sample = replay.sample()
+    assert sample is not None and sample.fresh.tolist() == [False] * 4 + [True] * 2 + [False] * 2
+    assert replay.metrics() == {
+        "uniform-0/seen": 1.0,
+        "fifo/queue": 12.0,
+        "fifo/dropped": 0.0,
+        "uniform-2/seen": 1.0,
+    }
+    alone = Replay([ShardReader(path)], Uniform(), view, 8)
+    plain = alone.sample()
+    assert plain is not None and not plain.fresh.any() and len(plain.fresh) == 8
+    assert alone.metrics() == {}

@@ -101,3 +101,46 @@ def test_splits_follow_the_counts() -> None:
 def test_an_impossible_fraction_is_refused(newest: float) -> None:
     with pytest.raises(ConfigError, match=f"newest is {newest}"):
         Uniform(newest)
+
+
+def test_a_capacity_keeps_to_the_newest_sequences(marked: ModuleType, shards: Any) -> None:
+    """Twelve sequences of four steps over three lanes: sixteen rows of each."""
+    selector, writers = Uniform(capacity=12), []
+    for lanes in (1, 2):
+        path = shards.make(marked.info(256, lanes))
+        writers.append(ShardWriter(path))
+        writers[-1].append_chunk(marked.block_of(0, lanes, 0, 100))
+        selector.attach(ShardReader(path), Span(0, 4, crosses_episodes=True))
+    selector.refresh()
+    assert selector.size == 16 * 3
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        keys = selector.select(2000, rng).keys
+        for index, writer in enumerate(writers):
+            assert set(keys.logical[keys.shard == index].tolist()) == set(range(writer.head - 20, writer.head - 4))
+        writers[1].append_chunk(marked.block_of(0, 2, writers[1].head, 33))
+        selector.refresh()
+        assert selector.size == 16 * 3
+
+
+def test_a_capacity_of_transitions_counts_rows(marked: ModuleType, shards: Any) -> None:
+    path, selector = shards.make(marked.info(256, 2)), Uniform(capacity=20)
+    ShardWriter(path).append_chunk(marked.block_of(0, 2, 0, 100))
+    selector.attach(ShardReader(path), Span(0, 3))
+    selector.refresh()
+    assert set(selector.select(500, np.random.default_rng(0)).keys.logical.tolist()) <= set(range(87, 97))
+
+
+def test_a_shard_that_joins_takes_its_share_of_the_capacity(marked: ModuleType, shards: Any) -> None:
+    selector = Uniform(capacity=10)
+    for expected in (40, 40):
+        path = shards.make(marked.info(256, 1))
+        ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 100))
+        selector.attach(ShardReader(path), Span(0, 4, crosses_episodes=True))
+        selector.refresh()
+        assert selector.size == expected
+
+
+def test_no_capacity_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity is 0"):
+        Uniform(capacity=0)

@@ -1,8 +1,7 @@
 """Selector: which rows.
 
 A selector answers `select(n)` over many shards with keys and exact probabilities. It lives in the reader's process and
-takes in new rows by
-comparing heads: writing a row costs a writer nothing for it.
+takes in new rows by comparing heads: writing a row costs a writer nothing for it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,12 @@ from shoal.types import Keys, Selection
 
 
 class Selector(Protocol):
-    """Which rows to learn from."""
+    """Which rows to learn from. Selectors inherit it for what most of them need not say."""
+
+    name: str
+    """As in the settings; metrics carry it."""
+    fresh: bool = False
+    """Whether it is a queue: its draws are new experience, not replayed."""
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """Adds a shard; keys name it by the order of attaching."""
@@ -34,11 +38,28 @@ class Selector(Protocol):
     def ready(self, n: int) -> bool:
         """Whether `select(n)` can be answered now."""
 
+    def most(self, n: int) -> int:
+        """The most draws, up to n, that can be had now."""
+        return n if self.ready(n) else 0
+
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         """Draws n starting rows, in arrays that are the caller's to keep."""
 
+    def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
+        """Draws in place of n rows that a writer reached while they were copied; None when there is nothing to draw."""
+        return self.select(n, rng) if self.ready(n) else None
+
+    def release(self) -> None:
+        """Hears that what was selected has been copied: writers that wait for it may go on."""
+        return None
+
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Takes new priorities; returns how many came too late, their rows being gone."""
+        return 0
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers worth logging."""
+        return {}
 
 
 def split_by_count(counts: list[int], n: int, rng: np.random.Generator) -> list[int]:

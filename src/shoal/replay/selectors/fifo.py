@@ -1,88 +1,101 @@
 """A queue: every stretch of the stream once, in the order it was written.
 
-The reader publishes how far it has come in the shard's `cursor`, for writers that must not lose anything to wait for;
-others overwrite, and the rows passed over are counted.
+The reader publishes how far it has come in the shard's `cursor`, for writers that must not lose anything to wait for
+(`back_pressure`); others overwrite, and the rows passed over are counted.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.errors import ConfigError
+from shoal.replay.back_pressure import SPARE_ROWS
 from shoal.replay.counters import Counters
+from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import Header, ShardReader
+from shoal.replay.stretches import Stretches
 from shoal.replay.views import Span
-from shoal.types import CUT, Keys, Selection
+from shoal.types import Keys, Selection
+
+OnFull = Literal["wait", "drop"]
+_CURSOR, _GRANT = int(Header.CURSOR), int(Header.GRANT)
 
 
 class _Queue:
-    """How far one shard was read: the next stretch starts at row `logical`, lane `lane`."""
+    """How far one shard was read: the next stretch is the first that waits, at lane `lane`."""
 
     def __init__(self, shard: ShardReader, span: Span) -> None:
         self.shard, self.span = shard, span
-        self.header = Counters(shard.path / "header.bin", writable=True)
-        cursor = self.header[Header.CURSOR]
-        self.logical, self.lane = cursor + (span.before if cursor else 0), 0
-        self._waiting: deque[int] = deque()  # first rows of complete stretches, `logical` the first of them
-        self._next = self.logical  # where the first stretch that is not complete starts
-        self._scanned = self.logical  # below it CUTs were looked for
+        self._words = Counters(shard.path / "header.bin", writable=True).words
+        cursor = self._words[_CURSOR]
+        self.stretches = Stretches(shard, span, cursor + (span.before if cursor else 0))
+        self.lane = 0
         self.dropped = 0
 
     @property
     def ready(self) -> int:
         """Stretches that are complete."""
-        return len(self._waiting) * self.shard.lanes - self.lane
+        return len(self.stretches.waiting) * self.shard.lanes - self.lane
 
     def refresh(self) -> None:
-        """Steps over what was overwritten or broken off, takes in what is complete, says what is still needed."""
-        oldest = self.shard.oldest
-        if oldest and self.logical - self.span.before < oldest:
-            # At the very edge it would be overtaken again, and again when drawing anew.
-            self._step_over(oldest + self.span.before + self.shard.rows // 4)
-        head, after = self.shard.head, self.span.after
-        for end in [*self._cuts(self._scanned, head), head]:  # a stretch needs one row more, to bootstrap from
-            starts = range(self._next, end - after, after)
-            self._waiting.extend(starts)
-            self._next = self._next + len(starts) * after if end == head else end + 1
-        self._scanned = max(self._scanned, head)
-        self.logical = self._waiting[0] if self._waiting else self._next
-        # A writer that waits for the cursor must also leave the frames that the next stretch stacks.
-        self.header[Header.CURSOR] = max(0, self.logical - self.span.before)
+        """Steps over what was overwritten or broken off, takes in what is complete."""
+        floor = self.stretches.overtaken()
+        if floor is not None:
+            self._step_over(floor)
+        self.stretches.refresh()
 
-    def take(self) -> tuple[int, int]:
-        """The next stretch: its lane and first row."""
-        taken = (self.lane, self._waiting[0])
-        self.lane += 1
-        if self.lane == self.shard.lanes:
-            self.lane = 0
-            self._waiting.popleft()
-            self.logical = self._waiting[0] if self._waiting else self._next
-        return taken
+    def publish(self, short: int) -> None:
+        """Says what is still needed, and how far a waiting writer may go in any case, for `short` stretches more."""
+        # A writer that waits for the cursor must also leave the frames that the next stretch stacks.
+        cursor = self._words[_CURSOR] = max(0, self.stretches.first - self.span.before)
+        wanted = self.stretches.next + -(-short // self.shard.lanes) * self.span.after + 1
+        self._words[_GRANT] = min(wanted, cursor + self.shard.rows - SPARE_ROWS) if short else 0
+
+    def take(self, count: int) -> list[int]:
+        """Counts the next stretches as read, lane by lane; returns the first rows of those begun."""
+        waiting = self.stretches.waiting
+        whole, self.lane = divmod(self.lane + count, self.shard.lanes)
+        begun = waiting[: whole + 1]
+        del waiting[:whole]
+        return begun
 
     def _step_over(self, floor: int) -> None:
         """Goes on at row `floor`, or behind a stretch that some lanes were read of; counts what was lost."""
-        read = self.span.after * self.lane
-        to = max(floor, self.logical + self.span.after) if self.lane else floor
-        self.dropped += (to - self.logical) * self.shard.lanes - read
-        self._waiting.clear()
-        self.logical = self._next = self._scanned = to
+        first, after = self.stretches.first, self.span.after
+        to = max(floor, first + after) if self.lane else floor
+        self.dropped += (to - first) * self.shard.lanes - after * self.lane
+        self.stretches.restart(to)
         self.lane = 0
 
-    def _cuts(self, start: int, stop: int) -> list[int]:
-        """Rows where the stream is broken, in any lane: stretches of all lanes go side by side."""
-        rows = np.arange(start, stop, dtype=np.int64)
-        broken = self.shard.columns["boundary"][rows % self.shard.rows] == CUT
-        return [int(row) for row in rows[broken.any(axis=1)]]
 
+class Fifo(Selector):
+    """Each stretch once, oldest first.
 
-class Fifo:
-    """Each stretch once, oldest first, the shards in turn."""
+    Of several shards the one that lags furthest behind its writer goes first, so that none is overwritten for being
+    last. The queue holds `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped,
+    oldest first, or waits to be written.
+    """
 
-    def __init__(self) -> None:
+    name = "fifo"
+    fresh = True
+
+    def __init__(self, capacity: int | None = None, on_full: OnFull = "wait") -> None:
+        """Args:
+        capacity: unread stretches held, over all shards and lanes; None: whatever the rings hold.
+        on_full: `drop`: the oldest are stepped over and counted; `wait`: nothing is, it is the writers that keep to the
+            capacity (see `back_pressure.queue_rows`).
+        """
+        if capacity is not None and capacity < 1:
+            raise ConfigError(f"A fifo's capacity is {capacity}; it must hold at least 1 sequence.")
+        if on_full not in ("wait", "drop"):
+            raise ConfigError(f"on_full is {on_full!r}; use 'wait' or 'drop'.")
+        self._capacity, self._on_full = capacity, on_full
         self._queues: list[_Queue] = []
+        self._asked = 0  # the largest batch so far
+        self._short = 0  # stretches missing for the batch that was last asked for
+        self._passed_over = 0
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
@@ -94,6 +107,12 @@ class Fifo:
         """See `Selector.refresh`."""
         for queue in self._queues:
             queue.refresh()
+        if self._on_full == "drop" and self._capacity is not None:
+            surplus = self.size - max(self._capacity, self._asked)
+            if surplus > 0:
+                self._take(surplus)
+                self._passed_over += surplus * self._queues[0].span.after
+        self._publish(self._short)
 
     @property
     def size(self) -> int:
@@ -102,23 +121,68 @@ class Fifo:
 
     @property
     def dropped(self) -> int:
-        """Rows that were overwritten before they were read."""
-        return sum(queue.dropped for queue in self._queues)
+        """Rows that were overwritten, or stepped over, before they were read."""
+        return self._passed_over + sum(queue.dropped for queue in self._queues)
 
     def ready(self, n: int) -> bool:
-        """Whether n stretches wait."""
-        return self.size >= n
+        """Whether n stretches wait. If not, waiting writers are told how many are missing."""
+        self._asked = max(self._asked, n)
+        short = max(0, n - self.size)
+        if short != self._short:
+            self._publish(short)
+        return not short
+
+    def most(self, n: int) -> int:
+        """Whatever waits."""
+        return min(n, self.size)
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         """See `Selector.select`."""
-        shard, lane, logical = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
-        for i in range(n):
-            # The shard that lags furthest behind its writer goes first, so that none is overwritten for being last.
-            index = max(range(len(self._queues)), key=lambda k: self._queues[k].ready)
-            shard[i] = index
-            lane[i], logical[i] = self._queues[index].take()
-        return Selection(Keys(shard, lane, logical), np.ones(n))
+        return Selection(self._take(n), np.ones(n))
 
-    def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """A queue needs no priorities."""
-        return 0
+    def release(self) -> None:
+        """Lets waiting writers go on while the batch is learned from, each up to its limit."""
+        self._publish(0)
+
+    def metrics(self) -> dict[str, float]:
+        """How full the queue is, and the rows lost."""
+        return {"queue": float(self.size), "dropped": float(self.dropped)}
+
+    def _take(self, n: int) -> Keys:
+        """The next n stretches. One pass over all shards: several small arrays per shard took longer than the draw."""
+        shares = shares_of_fullest([queue.ready for queue in self._queues], n)
+        starts: list[int] = []
+        offsets, begun, done = [], [], 0
+        for queue, share in zip(self._queues, shares, strict=True):
+            offsets.append(queue.lane - done)
+            begun.append(len(starts))
+            if share:
+                starts += queue.take(share)
+            done += share
+        shard = np.repeat(np.arange(len(shares), dtype=np.int32), shares)
+        lanes = np.array([queue.shard.lanes for queue in self._queues])
+        row, lane = np.divmod(np.arange(n) + np.array(offsets)[shard], lanes[shard])
+        return Keys(shard, lane.astype(np.int32), np.array(starts, np.int64)[np.array(begun)[shard] + row])
+
+    def _publish(self, short: int) -> None:
+        self._short = short
+        for queue in self._queues:
+            queue.publish(short)
+
+
+def shares_of_fullest(heights: list[int], n: int) -> list[int]:
+    """How many to take from each so that n are taken, always from the fullest, the first of those that are equal."""
+    tallest, above = sorted(heights, reverse=True), 0
+    for count, height in enumerate(tallest, 1):
+        above += height
+        lower = tallest[count] if count < len(tallest) else 0
+        if above - count * lower >= n:
+            break
+    level = (above - n) // count
+    shares = [max(0, height - level) for height in heights]
+    surplus = sum(shares) - n
+    for index in range(len(heights) - 1, -1, -1):
+        if surplus and shares[index]:
+            shares[index] -= 1
+            surplus -= 1
+    return shares

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import ShardReader
+from shoal.replay.shares import check_ratios, divides, shares
 from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
@@ -22,34 +23,39 @@ class Part(NamedTuple):
     ratio: float
 
 
-class Mixture:
+class Mixture(Selector):
     """Parts with ratios. A batch holds exactly `ratio * n` draws of each, in the order of the parts."""
 
+    name = "mixture"
+
     def __init__(self, parts: Sequence[Part]) -> None:
-        total = sum(part.ratio for part in parts)
-        if not parts or abs(total - 1.0) > 1e-9 or any(part.ratio <= 0 for part in parts):
-            raise ConfigError(f"The ratios of a mixture must be positive and sum to 1; they sum to {total:g}.")
+        self._ratios = [part.ratio for part in parts]
+        check_ratios(self._ratios)
+        if sum(part.selector.fresh for part in parts) > 1:
+            raise ConfigError("A mixture can have one queue (fifo, circular): a shard keeps one reader's place.")
         self.parts = tuple(parts)
+        self._shares: dict[int, list[int]] = {}
+        names = [part.selector.name for part in parts]
+        self._prefixes = [f"{name}-{place}" if names.count(name) > 1 else name for place, name in enumerate(names)]
 
     def shares(self, n: int) -> list[int]:
         """How many of n draws each part gets; refuses a batch that does not divide, naming the nearest that do."""
-        if len(self.parts) == 1:
-            return [n]
-        exact = [part.ratio * n for part in self.parts]
-        shares = [round(share) for share in exact]
-        if any(abs(share - whole) > 1e-6 for share, whole in zip(exact, shares, strict=True)):
-            fits = [m for m in range(max(1, n - 256), n + 257) if self._divides(m)]
-            nearest = sorted(sorted(fits, key=lambda m: abs(m - n))[:2])
-            ratios = ", ".join(f"{part.ratio:g}" for part in self.parts)
-            raise ConfigError(f"A batch of {n} does not divide by the ratios {ratios}; the nearest that do: {nearest}.")
-        return shares
+        known = self._shares.get(n)
+        if known is None:
+            known = self._shares[n] = shares(self._ratios, n)
+        return known
 
-    def _divides(self, n: int) -> bool:
-        return all(abs(part.ratio * n - round(part.ratio * n)) <= 1e-6 for part in self.parts)
+    def divides(self, n: int) -> bool:
+        """Whether a batch of n divides by the ratios."""
+        return divides(self._ratios, n)
 
     def part_of(self, n: int) -> npt.NDArray[np.int32]:
         """Which part each of n draws comes from."""
         return np.repeat(np.arange(len(self.parts), dtype=np.int32), self.shares(n))
+
+    def fresh_of(self, n: int) -> npt.NDArray[np.bool_]:
+        """Which of n draws come from a queue."""
+        return np.array([part.selector.fresh for part in self.parts], np.bool_)[self.part_of(n)]
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
@@ -67,17 +73,45 @@ class Mixture:
         return max(part.selector.size for part in self.parts)
 
     def ready(self, n: int) -> bool:
-        """Whether every part is."""
-        return all(part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True))
+        """Whether every part is. All are asked: a queue hears what is missing."""
+        return all([part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)])
+
+    def fitting(self, least: int, n: int) -> int:
+        """The largest batch to be had now: n, or whatever divides by the ratios down to `least`, which must; else 0."""
+        if self.ready(n):
+            return n
+        if least == n:
+            return 0
+        bound = n - 1
+        for part, share in zip(self.parts, self.shares(n), strict=True):
+            most = part.selector.most(share)
+            if most < share:
+                bound = min(bound, int(most / part.ratio + 1e-6))
+        for size in range(bound, least - 1, -1):
+            if self.divides(size) and self.ready(size):
+                return size
+        self.ready(least)  # so that a queue asks for no more than is waited for
+        return 0
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         """See `Selector.select`."""
         if len(self.parts) == 1:
             return self.parts[0].selector.select(n, rng)
         drawn = [part.selector.select(share, rng) for part, share in zip(self.parts, self.shares(n), strict=True)]
-        keys = Keys(*(np.concatenate(columns) for columns in zip(*(one.keys for one in drawn), strict=True)))
-        return Selection(keys, np.concatenate([one.probabilities for one in drawn]))
+        return Selection(
+            Keys.joined(*(one.keys for one in drawn)), np.concatenate([one.probabilities for one in drawn])
+        )
+
+    def release(self) -> None:
+        """See `Selector.release`."""
+        for part in self.parts:
+            part.selector.release()
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Every prioritized part hears of every row, whichever part drew it."""
         return max(part.selector.update(keys, priorities) for part in self.parts)
+
+    def metrics(self) -> dict[str, float]:
+        """Those of the parts, as `elite/lambda`; parts of one name carry their place too, as `elite-1/lambda`."""
+        named = zip(self._prefixes, self.parts, strict=True)
+        return {f"{prefix}/{name}": value for prefix, part in named for name, value in part.selector.metrics().items()}

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ConfigError
-from shoal.replay.selectors.base import attach_starts
+from shoal.replay.selectors.base import Selector, attach_starts
 from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Change, Starts
 from shoal.replay.sum_tree import SumTree
@@ -41,8 +41,10 @@ def _draws_below(edge: float, points: npt.NDArray[np.float64], step: float) -> i
     return stratum + int((stratum + points[stratum]) * step < edge)
 
 
-class Prioritized:
+class Prioritized(Selector):
     """P(i) = p_i / sum p, p = (|delta| + epsilon)^alpha, stratified over the batch."""
+
+    name = "prioritized"
 
     def __init__(self, alpha: float = 0.6, epsilon: float = 1e-6) -> None:
         if alpha < 0 or epsilon <= 0:

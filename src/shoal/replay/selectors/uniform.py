@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.errors import ConfigError
-from shoal.replay.selectors.base import attach_starts, split_by_count
+from shoal.replay.selectors.base import Selector, attach_starts, split_by_count
 from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Starts
 from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 
-class Uniform:
+class Uniform(Selector):
     """Every eligible row of every shard is equally likely. `newest` below 1 keeps to that fraction of each shard, its
-    newest rows.
+    newest rows; `capacity` keeps to the newest so many sequences.
+
+    The capacity is shared out evenly over all lanes: each draws from its newest `capacity * steps / lanes` rows,
+    rounded up. So many sequences lie there end to end; a draw may begin at any row of them. Shards whose actors are
+    slower reach further back in time. For transitions a sequence is one row.
     """
 
-    def __init__(self, newest: float = 1.0) -> None:
+    name = "uniform"
+
+    def __init__(self, newest: float = 1.0, capacity: int | None = None) -> None:
         if not 0.0 < newest <= 1.0:
             raise ConfigError(f"newest is {newest}; it is the fraction of the stored rows to draw from, within (0, 1].")
-        self._newest = newest
+        if capacity is not None and capacity < 1:
+            raise ConfigError(f"A uniform selector's capacity is {capacity}; it must hold at least 1 sequence.")
+        self._newest, self._capacity = newest, capacity
         self._starts: list[Starts] = []
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
         attach_starts(self._starts, shard, span, self._newest)
+        if self._capacity is not None:
+            rows = self._capacity * (span.after if span.crosses_episodes else 1)
+            lanes = sum(starts.shard.lanes for starts in self._starts)
+            for starts in self._starts:
+                starts.keep_newest(-(-rows // lanes))
 
     def refresh(self) -> None:
         """See `Selector.refresh`."""
@@ -60,7 +72,3 @@ class Uniform:
                 filled += len(picked)
             done += share
         return Selection(Keys(shard, lane, logical), np.full(n, 1.0 / self.size))
-
-    def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """Uniform draws need no priorities."""
-        return 0

@@ -1,0 +1,181 @@
+"""What the actor-critic algorithms share: settings, the network, and a policy that records how it chose.
+
+What a policy records, beside the stream: `behaviour`, the parameters of the distribution it drew from (V-trace and
+CLEAR compare distributions, not only the probability of one action); `value` when CLEAR asks for it; `state`, that of
+the LSTM before each step; `raw_action` where actions are continuous, before they are scaled and cut to the
+environment's bounds; `feature` when a selector compares features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import nn
+
+from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat
+from shoal.networks import ActorCritic
+from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
+from shoal.replay import Column, Schema, SequenceView
+from shoal.types import Array, EnvSpec
+
+
+class ActorCriticConfig(AlgorithmConfig):
+    """Hyper-parameters common to IMPALA and its kin."""
+
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    unroll: int = Field(20, ge=1, le=1024, description="Steps of one sequence.")
+    burn_in: int = Field(0, ge=0, le=1024, description="Steps before them that only warm up the LSTM.")
+    learning_rate: float = Field(6e-4, gt=0, le=1, description="The optimiser's step size at the start.")
+    learning_rate_end: float = Field(0.0, ge=0, le=1, description="The step size after `schedule_updates`.")
+    schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
+    schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
+    optimizer: Literal["adam", "rmsprop"] = Field("adam", description="What turns gradients into steps.")
+    optimizer_epsilon: float = Field(1e-5, gt=0, description="The optimiser's epsilon.")
+    gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
+    entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy, which keeps the policy curious.")
+    value_cost: float = Field(0.5, ge=0, description="Weight of the value loss.")
+    hidden: tuple[int, ...] = Field((64, 64), description="Layer widths for vector observations.")
+    share_torso: bool = Field(
+        True, description="Policy and value read one torso (vectors; images and LSTMs always do)."
+    )
+    torso: Literal["shallow", "deep"] = Field(
+        "shallow", description="For images: Nature's network or the residual one."
+    )
+    image_hidden: int = Field(512, ge=1, description="For images: width of the layer after the convolutions.")
+    lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
+    initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
+
+
+def make_distribution(spec: EnvSpec) -> ActionDistribution:
+    """What the policy's output means."""
+    return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
+
+
+def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
+    """Policy and value of an observation."""
+    return ActorCritic(
+        spec.obs_shape,
+        spec.obs_dtype,
+        make_distribution(spec).parameters,
+        gaussian=not spec.num_actions,
+        hidden=config.hidden,
+        torso=config.torso,
+        image_hidden=config.image_hidden,
+        lstm=config.lstm,
+        share_torso=config.share_torso,
+        initial_log_std=config.initial_log_std,
+    )
+
+
+def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) -> tuple[Column, ...]:
+    """What the policy records beside the stream."""
+    recorded = [Column("behaviour", "float32", (make_distribution(spec).parameters,))]
+    if value:
+        recorded.append(Column("value", "float32"))
+    if config.lstm:
+        recorded.append(Column("state", "float32", (2 * config.lstm,)))
+    if not spec.num_actions:
+        recorded.append(Column("raw_action", "float32", (int(np.prod(spec.action_shape)),)))
+    return tuple(recorded)
+
+
+def feature_column(config: ActorCriticConfig, spec: EnvSpec) -> Column:
+    """What selectors that compare features read. Half precision: distances between rows need no more."""
+    with torch.device("meta"):
+        return Column("feature", "float16", (make_network(config, spec).embedding,))
+
+
+def make_view(config: ActorCriticConfig, schema: Schema) -> SequenceView:
+    """Sequences, with what the policy recorded."""
+    extras = tuple(name for name in ("behaviour", "value", "raw_action") if name in schema)
+    return SequenceView(schema, config.unroll, config.burn_in, extras, ("state",) if "state" in schema else ())
+
+
+class ActionScale:
+    """From a policy's raw actions to the environment's: +-1 are its bounds; without bounds, actions are taken as they
+    are.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+        self._low, self._high, self._shape = low, high, spec.action_shape
+        bounded = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(bounded, low, -1), np.where(bounded, high, 1)
+        self._middle, self._half = (low + high) / 2, (high - low) / 2
+
+    def __call__(self, raw: Array) -> Array:
+        """[N, size] -> [N, *action_shape], within the bounds."""
+        scaled: Array = np.clip(self._middle + self._half * raw, self._low, self._high)
+        return scaled.reshape(len(raw), *self._shape)
+
+
+class ActorCriticPolicy:
+    """Draws from the network's distribution and records it."""
+
+    def __init__(self, config: ActorCriticConfig, spec: EnvSpec, seat: Seat, *, value: bool = False) -> None:
+        """Args:
+        config: hyper-parameters.
+        spec: the environment.
+        seat: which actor this is.
+        value: whether to record the value too.
+        """
+        self._network = make_network(config, spec).eval()
+        self._distribution = make_distribution(spec)
+        self._scale = None if spec.num_actions else ActionScale(spec)
+        self._value, self._feature = value, seat.record_features
+        self._generator = torch.Generator().manual_seed(seat.seed)
+        self._recorded: dict[str, Array] = {}
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        return self._network
+
+    def initial_state(self, lanes: int) -> Any:
+        """Zeros for the LSTM."""
+        size = self._network.state_size
+        return (torch.zeros(lanes, size), torch.zeros(lanes, size)) if size else ()
+
+    @torch.inference_mode()
+    def features(self, obs: Array) -> Array:
+        """[M, *obs_shape] -> [M, F] what this network makes of them."""
+        return self._network.embed(torch.from_numpy(obs)).float().numpy()
+
+    @torch.inference_mode()
+    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+        """See `Policy.act`."""
+        network, tensor = self._network, torch.from_numpy(obs)
+        embedded = network.embed(tensor)
+        recorded: dict[str, Array] = {}
+        if self._feature:
+            recorded["feature"] = embedded.to(torch.float16).numpy()
+        if state:
+            if first.any():
+                alive = torch.from_numpy(~first).float().unsqueeze(1)
+                state = (state[0] * alive, state[1] * alive)
+            recorded["state"] = torch.cat(state, dim=1).numpy()
+            state = network.recur(embedded, (state[0].to(embedded.dtype), state[1].to(embedded.dtype)))
+            embedded, state = state[0], (state[0].float(), state[1].float())
+        params = network.policy(embedded).float()
+        recorded["behaviour"] = params.numpy()
+        if self._value:
+            recorded["value"] = network.value(tensor, embedded).float().numpy()
+        drawn = self._distribution.sample(params, self._generator) if explore else self._distribution.mode(params)
+        action: Array = drawn.numpy()
+        if self._scale is not None:
+            recorded["raw_action"] = action
+            action = self._scale(action)
+        self._recorded = recorded
+        return Decision(action, state)
+
+    def record(self, outcome: Outcome) -> Mapping[str, Array]:
+        """How the action was chosen."""
+        return self._recorded
+
+    def reset(self) -> None:
+        """See `Policy.reset`."""

@@ -1,0 +1,134 @@
+"""IMPACT: IMPALA with a target network, a clipped surrogate and batches that are used several times.
+
+"IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks", Luo et al. 2020,
+https://arxiv.org/abs/1912.00167. A target network that changes rarely takes the place of PPO's "old policy": it gives
+the V-trace targets and the denominator of the clipped ratio, so that batches from several workers, each with its own
+weights, pull in one direction. The worker's own ratio enters clipped. A circular buffer of `slots` batches serves each
+of them `passes` times.
+
+Deviations from the paper:
+1. Adam, losses as means over the steps.
+2. Advantages are normalised within the batch by default, as PPO's implementations do.
+3. No penalty on the divergence from the target policy beside the clip.
+4. The circular buffer is an index over the shards: batches are read from them again, not kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from shoal.algorithms import _actor_critic as common
+from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
+from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.networks import ActorCritic
+from shoal.ops import ActionDistribution, clipped_surrogate_loss, masked_mean, normalized, vtrace
+from shoal.replay import Column
+from shoal.types import EnvSpec
+
+NAME = "impact"
+
+
+class Config(ActorCriticConfig):
+    """Hyper-parameters of IMPACT."""
+
+    target_period: int = Field(
+        16, ge=1, description="Updates between two copies into the target network; slots x passes."
+    )
+    surrogate_clip: float = Field(0.2, gt=0, le=1, description="How far the ratio to the target policy may go from 1.")
+    worker_clip: float = Field(2.0, gt=0, description="Largest ratio of the worker's to the target's probability.")
+    rho_clip: float = Field(1.0, gt=0, description="Largest importance ratio in the value targets.")
+    c_clip: float = Field(1.0, gt=0, description="Largest importance ratio along the trace.")
+    trace_lambda: float = Field(0.95, ge=0, le=1, description="Shortens the trace.")
+    normalize_advantages: bool = Field(True, description="Divide advantages by their deviation within the batch.")
+
+
+def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
+    """What the policy records beside the stream."""
+    return common.columns(config, spec)
+
+
+def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+    """What an actor holds."""
+    return ActorCriticPolicy(config, spec, seat)
+
+
+def impact_loss(
+    network: ActorCritic, target: ActorCritic, batch: Batch, config: Config, distribution: ActionDistribution
+) -> Loss:
+    """Clipped surrogate against the target policy, value error and entropy."""
+    params, values = network.unroll(batch.obs, batch.state, batch.first)
+    params = params[:-1]
+    with torch.no_grad():
+        target_params, target_values = target.unroll(batch.obs, batch.state, batch.first)
+        target_log_prob = distribution.log_prob(target_params[:-1], batch.action)
+        behaviour_log_prob = distribution.log_prob(batch.behaviour, batch.action)
+        trace = vtrace(
+            target_log_prob - behaviour_log_prob,
+            target_values,
+            batch.reward,
+            batch.discount,
+            batch.mask,
+            rho_clip=config.rho_clip,
+            c_clip=config.c_clip,
+            lambda_=config.trace_lambda,
+        )
+        advantages = trace.advantages
+        if config.normalize_advantages:
+            advantages = normalized(advantages, batch.mask)
+    log_prob = distribution.log_prob(params, batch.action)
+    surrogate = clipped_surrogate_loss(
+        log_prob,
+        target_log_prob,
+        behaviour_log_prob,
+        advantages,
+        epsilon=config.surrogate_clip,
+        worker_clip=config.worker_clip,
+    )
+    policy = masked_mean(surrogate, batch.mask)
+    value = masked_mean(0.5 * (trace.targets - values[:-1]).square(), batch.mask)
+    entropy = masked_mean(distribution.entropy(params), batch.mask)
+    total = policy + config.value_cost * value - config.entropy_cost * entropy
+    drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), batch.mask)
+    metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "target_kl": drift}
+    return Loss(total, {name: metric.detach() for name, metric in metrics.items()})
+
+
+def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
+    """What updates the weights."""
+    distribution = common.make_distribution(spec)
+    network, target = common.make_network(config, spec), common.make_network(config, spec)
+
+    def loss(network: ActorCritic, batch: Batch) -> Loss:
+        return impact_loss(network, target, batch, config, distribution)
+
+    return SequenceLearner(network, loss, config, context, target=target, target_period=config.target_period)
+
+
+def _accepts(spec: EnvSpec) -> None:
+    """Discrete and continuous actions."""
+
+
+ALGORITHM = Algorithm(
+    name=NAME,
+    summary="IMPALA with a target network, a clipped surrogate and batches used several times",
+    config=Config,
+    check=_accepts,
+    columns=columns,
+    make_view=common.make_view,
+    make_policy=make_policy,
+    make_learner=make_learner,
+    feature_column=common.feature_column,
+    steps_per_draw=lambda config: config.unroll + config.burn_in,
+    defaults={
+        "actor": {"weights_period": 1},
+        "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
+        "replay": {
+            "selectors": [{"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4}],
+            "capacity": 100_000,
+            "min_size": 1,
+            "samples_per_insert": None,
+        },
+    },
+)

@@ -1,0 +1,150 @@
+"""IMPALA: many actors, one learner, V-trace; and replay mixed into it.
+
+"IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", Espeholt et al. 2018,
+https://arxiv.org/abs/1802.01561. Actors run a policy some updates old; V-trace corrects for the difference with clipped
+importance ratios. Fresh sequences come from a queue over the shards; `replay.selectors` may add old ones from the same
+shards, as another part of every batch.
+
+Two options make old sequences safer:
+- `clear`: "Experience Replay for Continual Learning", Rolnick et al. 2019, https://arxiv.org/abs/1811.11682. On
+  replayed steps the policy is held near the one that acted, KL(mu || pi), and the value near the one it had.
+- `laser`: "Off-Policy Actor-Critic with Shared Experience Replay", Schmitt et al. 2019,
+  https://arxiv.org/abs/1909.11583. States where KL(pi || mu) is not below a threshold are not learned from, and end
+  the trace.
+
+Deviations from the papers:
+1. Losses are means over the steps of a batch, not sums: the step size does not depend on the batch.
+2. Adam by default; `optimizer: rmsprop` with `optimizer_epsilon: 0.01` is the paper's choice.
+3. Truncated episodes bootstrap from their final observation; the paper cuts the return there.
+4. A state that LASER rejects is not cloned by CLEAR either.
+5. Continuous actions: a diagonal Gaussian whose deviations do not depend on the state.
+6. `trace_lambda` below 1 shortens the trace, as in later work; 1 is the paper's.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.algorithms import _actor_critic as common
+from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
+from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.networks import ActorCritic
+from shoal.ops import ActionDistribution, masked_mean, normalized, policy_gradient_loss, relevance_mask, vtrace
+from shoal.replay import Column
+from shoal.types import EnvSpec
+
+NAME = "impala"
+
+
+class _Option(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    SHORTHAND: ClassVar[str] = "enabled"
+
+
+class Clear(_Option):
+    """Policy and value cloning on replayed steps."""
+
+    enabled: bool = Field(False, description="Whether to clone.")
+    on: Literal["replay", "all"] = Field("replay", description="Which steps are cloned.")
+    policy_cost: float = Field(0.01, ge=0, description="Weight of KL(mu || pi).")
+    value_cost: float = Field(0.005, ge=0, description="Weight of the squared difference of values.")
+
+
+class Laser(_Option):
+    """A trust region: states the policy has left behind are not learned from."""
+
+    enabled: bool = Field(False, description="Whether to reject states.")
+    threshold: float = Field(0.3, gt=0, description="The largest KL(pi || mu) that is still used.")
+
+
+class Config(ActorCriticConfig):
+    """Hyper-parameters of IMPALA."""
+
+    rho_clip: float = Field(1.0, gt=0, description="Largest importance ratio in the value targets.")
+    c_clip: float = Field(1.0, gt=0, description="Largest importance ratio along the trace.")
+    pg_rho_clip: float = Field(1.0, gt=0, description="Largest importance ratio of the policy gradient.")
+    trace_lambda: float = Field(1.0, ge=0, le=1, description="Shortens the trace.")
+    normalize_advantages: bool = Field(False, description="Divide advantages by their deviation within the batch.")
+    clear: Clear = Field(Clear(), description="Policy and value cloning on replayed steps.")
+    laser: Laser = Field(Laser(), description="A trust region: states the policy has left behind are left out.")
+
+
+def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
+    """What the policy records beside the stream."""
+    return common.columns(config, spec, value=config.clear.enabled)
+
+
+def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+    """What an actor holds."""
+    return ActorCriticPolicy(config, spec, seat, value=config.clear.enabled)
+
+
+def impala_loss(network: ActorCritic, batch: Batch, config: Config, distribution: ActionDistribution) -> Loss:
+    """Policy gradient, value error, entropy, and cloning where it is asked for."""
+    params, values = network.unroll(batch.obs, batch.state, batch.first)
+    params = params[:-1]
+    log_prob = distribution.log_prob(params, batch.action)  # [T, B]
+    log_ratio = log_prob.detach() - distribution.log_prob(batch.behaviour, batch.action)
+    used = batch.mask
+    if config.laser.enabled:
+        used = used * relevance_mask(distribution.kl(params.detach(), batch.behaviour), config.laser.threshold)
+    clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip, "pg_rho_clip": config.pg_rho_clip}
+    trace = vtrace(log_ratio, values, batch.reward, batch.discount, used, lambda_=config.trace_lambda, **clips)
+    advantages = normalized(trace.advantages, used) if config.normalize_advantages else trace.advantages
+
+    policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), batch.mask)
+    value = masked_mean(used * 0.5 * (trace.targets - values[:-1]).square(), batch.mask)
+    entropy = masked_mean(used * distribution.entropy(params), batch.mask)
+    total = policy + config.value_cost * value - config.entropy_cost * entropy
+    metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "rho": masked_mean(trace.rhos, used)}
+    if config.laser.enabled:
+        metrics["laser_used"] = masked_mean(used, batch.mask)
+    if config.clear.enabled:
+        assert batch.value is not None
+        cloned = used if config.clear.on == "all" else used * batch.replayed
+        policy_clone = masked_mean(cloned * distribution.kl(batch.behaviour, params), batch.mask)
+        value_clone = masked_mean(cloned * (values[:-1] - batch.value).square(), batch.mask)
+        total = total + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
+        metrics |= {"clear_policy": policy_clone, "clear_value": value_clone}
+    return Loss(total, {name: metric.detach() for name, metric in metrics.items()})
+
+
+def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
+    """What updates the weights."""
+    distribution = common.make_distribution(spec)
+
+    def loss(network: ActorCritic, batch: Batch) -> Loss:
+        return impala_loss(network, batch, config, distribution)
+
+    return SequenceLearner(common.make_network(config, spec), loss, config, context)
+
+
+def _accepts(spec: EnvSpec) -> None:
+    """Discrete and continuous actions."""
+
+
+ALGORITHM = Algorithm(
+    name=NAME,
+    summary="V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
+    config=Config,
+    check=_accepts,
+    columns=columns,
+    make_view=common.make_view,
+    make_policy=make_policy,
+    make_learner=make_learner,
+    feature_column=common.feature_column,
+    steps_per_draw=lambda config: config.unroll + config.burn_in,
+    defaults={
+        "actor": {"weights_period": 1},
+        "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
+        "replay": {
+            "selectors": [{"type": "fifo", "ratio": 1.0}],
+            "capacity": 100_000,
+            "min_size": 1,
+            "samples_per_insert": None,
+        },
+    },
+)

@@ -1,0 +1,135 @@
+"""InferenceServer: one network for all actors. It takes the observations that wait, whosever they are, as one batch.
+
+A batch is what is ready: while it is computed the next requests come in, so the slower the network is the larger its
+batches are. The recurrent state of every lane lives here; the actor's `first` flags begin it anew. A server that was
+started again has lost it: lanes go on from zeros, and what is recorded for the learner says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from shoal.algorithms.interface import Outcome, Policy
+from shoal.loops.mailbox import Mailbox, pause
+from shoal.loops.reports import InferenceReport
+from shoal.loops.settings import ActorSettings
+from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.replay import Ledger
+from shoal.types import Array
+
+SERVED = ("impala", "impact")
+"""Algorithms whose policies record what they know when they act. Others wait for the environment's answer (the initial
+priorities of Ape-X), or explore in each lane in its own way: their actors need the policy itself."""
+ORPHAN_SECONDS = 60.0
+"""A driver silent for so long is dead."""
+_NOTHING_YET = Outcome(np.empty(0, np.float32), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, np.uint8))
+
+
+class Movable(Protocol):
+    """A policy that can compute on a GPU: it takes and gives numpy arrays, whatever its device."""
+
+    def to(self, device: torch.device) -> None:
+        """Computes there from now on."""
+
+
+class InferenceServer:
+    """One policy behind the mailboxes of all actors."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        mailboxes: Sequence[Mailbox],
+        board: WeightBoard,
+        ledger: Ledger,
+        settings: ActorSettings,
+        allocate: Callable[[tuple[int, ...], Any], Array] = np.zeros,
+    ) -> None:
+        """Args:
+        policy: how to act; for all lanes of all actors.
+        mailboxes: one per actor, alike.
+        board: where weights come from.
+        ledger: the run's counts.
+        settings: the `actor` section.
+        allocate: makes the arrays that batches are collected in.
+        """
+        self._policy, self._mailboxes = policy, mailboxes
+        self._board, self._weights, self._version = board, FlatModule(policy.module), 0
+        self._ledger, self._settings = ledger, settings
+        self._lanes, obs = mailboxes[0].lanes, mailboxes[0].obs
+        self._obs = allocate((len(mailboxes) * self._lanes, *obs.shape[1:]), obs.dtype)
+        self._first = np.zeros(len(self._obs), np.bool_)
+        self._states = [policy.initial_state(self._lanes) for _ in mailboxes]
+        self._batches = 0
+
+    def run(self, *, seconds: float | None = None, batches: int | None = None) -> InferenceReport:
+        """Answers for so many seconds, or so many batches at most of what waits now, or until the run stops."""
+        began = time.perf_counter()
+        deadline = began + seconds if seconds is not None else float("inf")
+        before, served, waited, looks = self._batches, 0, 0.0, 0
+        idle_since = began
+        while (now := time.perf_counter()) < deadline and not self._ledger.stop:
+            if batches is not None and self._batches - before >= batches:
+                break
+            ready = self._ready()
+            if not ready:
+                if batches is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                    break
+                if looks == 0:
+                    idle_since = now
+                pause(looks)
+                looks += 1
+                continue
+            if looks:
+                waited += now - idle_since
+                looks = 0
+            served += self._serve(ready)
+        elapsed = time.perf_counter() - began
+        return InferenceReport(self._batches - before, served, elapsed, waited, self._version)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run has told the server to end."""
+        return self._ledger.stop
+
+    def end(self) -> None:
+        """Nothing is left to close."""
+
+    def _ready(self) -> dict[int, int]:
+        """Which actors wait, and the numbers of their requests."""
+        ready = self._requests()
+        if ready and self._settings.inference_wait_us:
+            deadline = time.perf_counter() + self._settings.inference_wait_us * 1e-6
+            while len(ready) < len(self._mailboxes) and time.perf_counter() < deadline:
+                time.sleep(0)
+                ready = self._requests()
+        return ready
+
+    def _requests(self) -> dict[int, int]:
+        numbers = ((index, mailbox.request()) for index, mailbox in enumerate(self._mailboxes))
+        return {index: number for index, number in numbers if number is not None}
+
+    def _serve(self, ready: dict[int, int]) -> int:
+        """Answers requests with one call of the policy; returns the observations in them."""
+        if self._batches % self._settings.weights_period == 0 and self._board.version != self._version:
+            self._version = self._weights.load(self._board)
+        self._batches += 1
+        lanes, places = self._lanes, {}
+        for place, index in enumerate(ready):
+            rows = slice(place * lanes, (place + 1) * lanes)
+            self._obs[rows], self._first[rows] = self._mailboxes[index].obs, self._mailboxes[index].first
+            places[index] = rows
+        size = len(ready) * lanes
+        state = tuple(torch.cat(parts) for parts in zip(*(self._states[index] for index in ready), strict=True))
+        decision = self._policy.act(self._obs[:size], state, self._first[:size], explore=True)
+        answer = {"action": decision.action, **self._policy.record(_NOTHING_YET)}
+        for index, number in ready.items():
+            rows = places[index]
+            self._states[index] = tuple(part[rows] for part in decision.state)
+            own = {name: column[rows] for name, column in answer.items()}
+            self._mailboxes[index].reply(number, own, self._version)
+        return size

@@ -1,0 +1,159 @@
+"""Mailbox: one actor's observations to the inference server, and its actions back, over shared memory.
+
+One request and one answer at a time, and a counter for each. The actor writes its request, then raises `asked`; the
+server copies it, acts, writes the answer and the version of the weights, then raises `answered` to the number it read.
+Neither writes what the other may be reading: an actor that waits does not ask, and the server answers only what is
+asked. So there is no lock, and either may die at any moment: what was asked and not answered is still there for the
+next server, and an answer that nobody waits for any more is overwritten by the next.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import CorruptShard
+from shoal.replay import Column
+from shoal.replay.counters import Counters, fence
+from shoal.types import Array
+
+SPINS = 20
+"""Looks that only offer the core to others, before sleeping."""
+SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 200e-6
+"""Seconds between two looks after that; an answer takes a few of them."""
+_ALIGNMENT = 64
+
+
+def pause(looks: int) -> None:
+    """Between two looks at a counter, of which there were so many in vain."""
+    if looks < SPINS:
+        time.sleep(0)
+    else:
+        time.sleep(SHORTEST_SLEEP if looks < 2 * SPINS else LONGEST_SLEEP)
+
+
+class _Word(IntEnum):
+    ASKED = 0
+    """Number of the newest request (actor)."""
+    ANSWERED = 1
+    """Number of the newest answer (server)."""
+    VERSION = 2
+    """Version of the weights behind it (server)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a mailbox holds for each of so many lanes."""
+
+    lanes: int
+    obs: Column
+    """An observation as the policy sees it."""
+    answer: tuple[Column, ...]
+    """The action and what the policy records."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All of it, in the order of the file."""
+        return (self.obs, Column("first", "bool"), *self.answer)
+
+    def size(self, column: Column) -> int:
+        """Bytes of a column, with what aligns the next."""
+        return math.ceil(self.lanes * column.nbytes / _ALIGNMENT) * _ALIGNMENT
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file."""
+        return sum(self.size(column) for column in self.columns)
+
+
+class Mailbox:
+    """The place where one actor and the server meet."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        """Args:
+        path: a file that `create` made; counters lie beside it.
+        layout: what it holds.
+        """
+        self._words = Counters(path.with_suffix(".words"), writable=True)
+        with open(path, "r+b") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
+        if len(mapped) != layout.nbytes:
+            raise CorruptShard(f"{path} has {len(mapped)} bytes instead of {layout.nbytes}.")
+        arrays: dict[str, Array] = {}
+        offset = 0
+        for column in layout.columns:
+            shape = (layout.lanes, *column.shape)
+            arrays[column.name] = np.ndarray(shape, column.dtype, buffer=mapped, offset=offset)
+            offset += layout.size(column)
+        self.lanes = layout.lanes
+        self.obs, self.first = arrays["obs"], arrays["first"]
+        self.answer = {column.name: arrays[column.name] for column in layout.answer}
+
+    @staticmethod
+    def create(path: Path, layout: Layout) -> None:
+        """An empty mailbox, in the place of one that an earlier execution left."""
+        words = path.with_suffix(".words")
+        for old in (path, words):  # not emptied: a process that was left over may have it mapped
+            old.unlink(missing_ok=True)
+        path.write_bytes(bytes(layout.nbytes))  # written and not only sized: a full disk is found here
+        Counters.create(words)
+
+    # ---- the actor's side
+
+    def ask(self, obs: Array, first: npt.NDArray[np.bool_]) -> int:
+        """Puts a request in; returns its number."""
+        number = self._words[_Word.ASKED] + 1
+        self.obs[:] = obs
+        self.first[:] = first
+        fence()
+        self._words[_Word.ASKED] = number
+        return number
+
+    def has_answer(self, number: int) -> bool:
+        """Whether a request was answered; if so, `answer` and `version` hold still until the next one."""
+        if self._words[_Word.ANSWERED] < number:
+            return False
+        fence()
+        return True
+
+    @property
+    def version(self) -> int:
+        """Version of the weights behind the newest answer."""
+        return self._words[_Word.VERSION]
+
+    # ---- the server's side
+
+    def request(self) -> int | None:
+        """The number of the request that waits; None when none does."""
+        asked = self._words[_Word.ASKED]
+        if asked == self._words[_Word.ANSWERED]:
+            return None
+        fence()
+        return asked
+
+    def reply(self, number: int, answer: Mapping[str, Array], version: int) -> None:
+        """Answers a request.
+
+        Args:
+            number: of the request.
+            answer: column name to [N, ...] values.
+            version: of the weights.
+        """
+        for name, column in self.answer.items():
+            column[:] = answer[name]
+        self._words[_Word.VERSION] = version
+        fence()
+        self._words[_Word.ANSWERED] = number
+
+    @property
+    def answered(self) -> int:
+        """How many requests were answered."""
+        return self._words[_Word.ANSWERED]

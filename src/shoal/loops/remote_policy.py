@@ -1,0 +1,72 @@
+"""RemotePolicy: how an actor acts that holds no network. It asks the inference server and waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from shoal.algorithms.interface import Decision, Outcome
+from shoal.loops.mailbox import Mailbox, pause
+from shoal.types import Array
+
+PATIENCE = 0.2
+"""Seconds an actor waits for an answer before it looks whether its run goes on."""
+
+
+class Unanswered(Exception):
+    """No answer yet. Not an error: the server is being started again, or the run ends. Act again to wait on."""
+
+
+class RemotePolicy:
+    """A policy whose network and recurrent state live in the inference server."""
+
+    def __init__(self, mailbox: Mailbox, patience: float = PATIENCE) -> None:
+        """Args:
+        mailbox: the actor's own.
+        patience: seconds to wait for an answer before `act` raises `Unanswered`.
+        """
+        self._mailbox, self._patience = mailbox, patience
+        self._module = nn.Module()
+        self._number: int | None = None
+        self._version = np.zeros(mailbox.lanes, np.uint32)
+
+    @property
+    def module(self) -> nn.Module:
+        """Nothing: the server follows the weights."""
+        return self._module
+
+    def initial_state(self, lanes: int) -> Any:
+        """Nothing: the server keeps it, and begins anew where `first` is set."""
+        return ()
+
+    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+        """See `Policy.act`. It always explores.
+
+        Raises:
+            Unanswered: the server did not answer; the request stays, and the next call waits for the same answer.
+        """
+        if self._number is None:
+            self._number = self._mailbox.ask(obs, first)
+        deadline, looks = time.monotonic() + self._patience, 0
+        while not self._mailbox.has_answer(self._number):
+            if time.monotonic() > deadline:
+                raise Unanswered
+            pause(looks)
+            looks += 1
+        self._number = None
+        return Decision(self._mailbox.answer["action"].copy(), state)
+
+    def record(self, outcome: Outcome) -> Mapping[str, Array]:
+        """What the server's policy recorded, and the weights it acted with; until the next `act`."""
+        self._version[:] = self._mailbox.version
+        recorded = {name: column for name, column in self._mailbox.answer.items() if name != "action"}
+        return recorded | {"weights_version": self._version}
+
+    def reset(self) -> None:
+        """See `Policy.reset`."""
+        self._number = None

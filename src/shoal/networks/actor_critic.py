@@ -1,0 +1,171 @@
+"""Actor-critic networks: a torso, an optional LSTM, and two heads: the action distribution's parameters and the value.
+
+The features that both heads read are also what `elite` and `attentive` replay compare: they are trained, unlike a
+projection beside the heads would be.
+
+Actors need actions only. `ActorCritic.policy` leaves out what they do not use, `unroll` computes everything for whole
+sequences at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from shoal.networks.residual import ResidualCNN
+from shoal.networks.torso import MLP, NatureCNN, image_layout, make_torso
+
+Torso = Literal["shallow", "deep"]
+State = tuple[Tensor, Tensor]
+"""Hidden and cell state of the LSTM, [B, H] each."""
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class Unrolled(NamedTuple):
+    """What the network says about a stretch of T + 1 observations."""
+
+    params: Tensor
+    """[T + 1, B, P] parameters of the action distribution."""
+    value: Tensor
+    """[T + 1, B]"""
+
+
+class ActorCritic(nn.Module):
+    """Policy and value of an observation.
+
+    Args:
+        obs_shape: shape of one observation, frame stack included.
+        obs_dtype: numpy name of its dtype.
+        params: P, the number of parameters of the action distribution.
+        gaussian: the second half of them is log standard deviations, learned but the same for every observation.
+        hidden: layer widths for vectors.
+        torso: shallow is the Nature network for images, deep is IMPALA's residual one.
+        image_hidden: width of the layer after the convolutions.
+        lstm: width of the LSTM; 0 for none.
+        share_torso: both heads read one torso; if not, the value has a torso of its own. Images always share.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        params: int,
+        *,
+        gaussian: bool = False,
+        hidden: tuple[int, ...] = (64, 64),
+        torso: Torso = "shallow",
+        image_hidden: int = 512,
+        lstm: int = 0,
+        share_torso: bool = True,
+        initial_log_std: float = -0.5,
+    ) -> None:
+        super().__init__()
+        layout = image_layout(obs_shape, obs_dtype)
+        self.torso = (
+            _image_torso(obs_shape, obs_dtype, layout, torso, image_hidden)
+            if layout
+            else _vector_torso(obs_shape, obs_dtype, hidden)
+        )
+        width = image_hidden if layout else (hidden[-1] if hidden else math.prod(obs_shape))
+        self.value_torso = None if share_torso or layout or lstm else _vector_torso(obs_shape, obs_dtype, hidden)
+        self.lstm = nn.LSTMCell(width, lstm) if lstm else None
+        self.embedding = width
+        outputs = params // 2 if gaussian else params
+        self.policy_head = nn.Linear(lstm or width, outputs)
+        self.value_head = nn.Linear(lstm or width, 1)
+        self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std)) if gaussian else None
+        _initialise(self)
+
+    @property
+    def state_size(self) -> int:
+        """H of the LSTM; 0 without one."""
+        return self.lstm.hidden_size if self.lstm is not None else 0
+
+    def embed(self, obs: Tensor) -> Tensor:
+        """[M, *obs_shape] -> [M, F], before any recurrence: what replay selectors compare."""
+        embedded: Tensor = self.torso(obs)
+        return embedded
+
+    def policy(self, embedded: Tensor) -> Tensor:
+        """[..., F] -> [..., P]"""
+        out: Tensor = self.policy_head(embedded)
+        if self.log_std is not None:
+            spread = self.log_std.clamp(*LOG_STD_RANGE).expand_as(out)
+            out = torch.cat((out, spread), dim=-1)
+        return out
+
+    def value(self, obs: Tensor, embedded: Tensor) -> Tensor:
+        """[M, *obs_shape] and its embedding (behind the LSTM, if there is one) -> [M]"""
+        if self.value_torso is not None:
+            embedded = self.value_torso(obs)
+        out: Tensor = self.value_head(embedded)
+        return out.squeeze(-1)
+
+    def recur(self, embedded: Tensor, state: State) -> State:
+        """One step of the LSTM: [B, F] -> its new state, whose first part both heads read."""
+        assert self.lstm is not None
+        new: State = self.lstm(embedded, state)
+        return new
+
+    def unroll(self, obs: Tensor, state: State | None = None, first: Tensor | None = None) -> Unrolled:
+        """Policy and value of whole sequences.
+
+        Args:
+            obs: [T + 1, B, *obs_shape].
+            state: of the LSTM before the first observation; None without one.
+            first: [T + 1, B] where an episode begins and the state with it.
+        """
+        steps, batch = obs.shape[:2]
+        flat = obs.flatten(0, 1)
+        embedded = self.embed(flat)
+        if self.lstm is not None:
+            assert state is not None and first is not None
+            embedded = self._recur_all(embedded.view(steps, batch, -1), state, first).flatten(0, 1)
+        params = self.policy(embedded).float().view(steps, batch, -1)
+        return Unrolled(params, self.value(flat, embedded).float().view(steps, batch))
+
+    def _recur_all(self, embedded: Tensor, state: State, first: Tensor) -> Tensor:
+        keep = (~first).to(embedded.dtype).unsqueeze(-1)  # [T + 1, B, 1]
+        outputs = []
+        for step, alive in zip(embedded, keep, strict=True):
+            state = self.recur(step, (state[0] * alive, state[1] * alive))
+            outputs.append(state[0])
+        return torch.stack(outputs)
+
+
+class _Dense(nn.Module):
+    """Convolutions and the layer after them."""
+
+    def __init__(self, convolutions: NatureCNN | ResidualCNN, width: int) -> None:
+        super().__init__()
+        self.convolutions = convolutions
+        self.dense = nn.Linear(convolutions.out_features, width)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.relu(self.dense(self.convolutions(obs)))
+
+
+def _image_torso(obs_shape: tuple[int, ...], obs_dtype: str, layout: str, torso: Torso, width: int) -> nn.Module:
+    if torso == "shallow":
+        convolutions = make_torso(obs_shape, obs_dtype, ())
+        assert isinstance(convolutions, NatureCNN)
+        return _Dense(convolutions, width)
+    channels, height, cols = obs_shape if layout == "CHW" else (obs_shape[2], *obs_shape[:2])
+    return _Dense(ResidualCNN(channels, height, cols, channels_last=layout == "HWC"), width)
+
+
+def _vector_torso(obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...]) -> nn.Module:
+    return MLP(math.prod(obs_shape), hidden, nn.Tanh)
+
+
+def _initialise(network: ActorCritic) -> None:
+    """Orthogonal weights and zero biases; a policy head so small that all actions start equally likely."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(module.weight, math.sqrt(2.0))
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+    nn.init.orthogonal_(network.policy_head.weight, 0.01)
+    nn.init.orthogonal_(network.value_head.weight, 1.0)

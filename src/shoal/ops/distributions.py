@@ -1,0 +1,184 @@
+"""Distributions over actions, for policies that are learned by their gradient.
+
+A distribution's parameters are one tensor, [..., P], as networks make them, actors record them with the actions they
+took, and learners compare them. The classes hold sizes only and are as pure as functions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from shoal.ops._checks import check_floating, check_integer
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class ActionDistribution(Protocol):
+    """What a policy needs to know of its actions.
+
+    distribution = Categorical(6)
+    params = network(observation)  # [..., P]
+    action = distribution.sample(params)
+    loss = -distribution.log_prob(params, action) * advantage - 0.01 * distribution.entropy(params)
+    """
+
+    @property
+    def parameters(self) -> int:
+        """P, how many parameters there are."""
+        ...
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        """Log probability (or density) of `action`, [...]; the gradient goes to `params`, and to a float action."""
+        ...
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """Entropy, [...], in nats; differential, so possibly negative, where actions are continuous."""
+        ...
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """KL(p || q), [...], exact; p and q are parameters of one shape. Rounding may leave it a hair below 0."""
+        ...
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The most likely action, without gradient."""
+        ...
+
+    def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A random action, without gradient; `generator` lives on the device of `params`. None: torch's own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of finitely many actions. Parameters [..., A] are finite logits; actions [...] are int64.
+
+    Attributes:
+        num_actions: A, at least 1.
+    """
+
+    num_actions: int
+
+    def __post_init__(self) -> None:
+        if self.num_actions < 1:
+            raise ValueError(f"num_actions must be at least 1, got {self.num_actions}.")
+
+    @property
+    def parameters(self) -> int:
+        """A logits."""
+        return self.num_actions
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        """log softmax(params)[action]; `action` may be of any integer dtype."""
+        _check_params(self.parameters, params=params)
+        check_integer(action=action)
+        _check_shape(action, params.shape[:-1])
+        return params.log_softmax(-1).gather(-1, action.long()[..., None]).squeeze(-1)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """-sum_a p log p."""
+        _check_params(self.parameters, params=params)
+        log_p = params.log_softmax(-1)  # [..., A]
+        return -(log_p.exp() * log_p).sum(-1)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """sum_a p (log p - log q). Both logs are finite, so an action that p never takes adds exactly 0."""
+        _check_params(self.parameters, p=p, q=q)
+        log_p = p.log_softmax(-1)  # [..., A]
+        return (log_p.exp() * (log_p - q.log_softmax(-1))).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The largest logit."""
+        _check_params(self.parameters, params=params)
+        return params.argmax(-1)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The largest of logits plus Gumbel noise, which is -log of an exponential draw."""
+        _check_params(self.parameters, params=params)
+        with torch.no_grad():
+            noise = torch.empty_like(params, dtype=torch.promote_types(params.dtype, torch.float32))
+            # A draw that rounds to 0 would be infinite noise, and the least likely action would win.
+            noise.exponential_(generator=generator).clamp_(min=torch.finfo(noise.dtype).tiny)
+            return (params - noise.log_()).argmax(-1)
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian:
+    """Independent normal numbers. Parameters [..., 2 * size] are means, then log standard deviations, used as given.
+
+    Actions [..., size] are unbounded; who plays them clips them, and who records them keeps the unclipped ones.
+
+    Attributes:
+        size: how many numbers an action is, at least 1.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, got {self.size}.")
+
+    @property
+    def parameters(self) -> int:
+        """Means and log standard deviations."""
+        return 2 * self.size
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        """Log density, summed over the numbers of an action."""
+        _check_params(self.parameters, params=params)
+        check_floating(action=action)
+        mean, log_std = params.chunk(2, -1)  # [..., size] each
+        _check_shape(action, mean.shape)
+        z = (action - mean) * (-log_std).exp()  # [..., size]
+        return -(0.5 * z.square() + log_std).sum(-1) - self.size * _HALF_LOG_TWO_PI
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """sum log_std + (1 + log 2 pi) / 2 per number."""
+        _check_params(self.parameters, params=params)
+        log_std = params[..., self.size :]
+        return log_std.sum(-1) + self.size * (0.5 + _HALF_LOG_TWO_PI)
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """sum of (s^2 - 1) / 2 - log s + z^2 / 2, with s the ratio of deviations and z the difference of means / q's.
+
+        Only differences of log deviations are raised, so that two policies alike give 0 however sharp they are.
+        """
+        _check_params(self.parameters, p=p, q=q)
+        mean_p, log_std_p = p.chunk(2, -1)  # [..., size] each
+        mean_q, log_std_q = q.chunk(2, -1)
+        log_s = log_std_p - log_std_q
+        z = (mean_p - mean_q) * (-log_std_q).exp()
+        return (0.5 * (torch.expm1(2.0 * log_s) + z.square()) - log_s).sum(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The means."""
+        _check_params(self.parameters, params=params)
+        return params[..., : self.size].detach()
+
+    def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Means plus normal noise times the deviations."""
+        _check_params(self.parameters, params=params)
+        mean, log_std = params.chunk(2, -1)  # [..., size] each
+        with torch.no_grad():
+            noise = torch.empty_like(mean, memory_format=torch.contiguous_format).normal_(generator=generator)
+            return torch.addcmul(mean, log_std.exp(), noise)
+
+
+def _check_params(size: int, **params: Tensor) -> None:
+    """Refuses parameters that are not [..., size], of one shape, floating point."""
+    check_floating(**params)
+    first = next(iter(params.values())).shape
+    for name, tensor in params.items():
+        if tensor.dim() == 0 or tensor.shape[-1] != size:
+            raise ValueError(f"{name} must be [..., {size}], got shape {tuple(tensor.shape)}.")
+        if tensor.shape != first:
+            raise ValueError(f"{' and '.join(params)} must have one shape, got {tuple(first)}, {tuple(tensor.shape)}.")
+
+
+def _check_shape(action: Tensor, shape: torch.Size) -> None:
+    if action.shape != shape:
+        raise ValueError(f"action must be of shape {tuple(shape)} for these params, got {tuple(action.shape)}.")

@@ -1,0 +1,177 @@
+"""Elite sampling: of several candidates the ones that the present policy would still take for its own.
+
+From elite_buffer_vtrace: each row carries the feature that the acting network saw; how far the current network's
+feature of the same state lies from it says how off-policy the row has become. `lambda * n` candidates are drawn and the
+best n kept; lambda is annealed to 1, where draws are plain and nothing is scored.
+
+Deviations: `cosine` is a distance (the original preferred the least alike); a few states per candidate are compared
+(see `scored`); candidates drawn twice count once where strategies 2 to 4 have enough others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import ConfigError
+from shoal.replay.selectors.base import Selector
+from shoal.replay.selectors.held import Held
+from shoal.replay.selectors.scored import Annealing, Distance, Features, Floats, States, distances
+from shoal.replay.selectors.uniform import Uniform
+from shoal.replay.shard import ShardReader
+from shoal.replay.views import Span
+from shoal.types import Keys, Selection
+
+Places = npt.NDArray[np.int64]
+
+
+class Elite(Selector):
+    """Candidates of an inner selector, the least off-policy first.
+
+    `probabilities` are those of the inner selector's draws: which candidates are kept has no closed form, and V-trace
+    corrects for the policy, not for the choice.
+    """
+
+    name = "elite"
+
+    def __init__(
+        self,
+        features: Features,
+        *,
+        inner: Selector | None = None,
+        distance: Distance = "l2",
+        candidates: float = 6.0,
+        anneal: float = 2.0,
+        anneal_draws: int = 10_000,
+        compared_steps: int | None = 4,
+        strategy: int = 3,
+        capacity: int | None = None,
+        insertion: bool = False,
+        insertion_sample: int = 20,
+        drawn: int = 0,
+    ) -> None:
+        """Args:
+        features: the current network's features of observations.
+        inner: what candidates are drawn from; by default everything uniformly, or what `capacity` holds.
+        distance: between recorded and current features.
+        candidates: lambda at first: candidates per draw.
+        anneal: lambda reaches 1 after this many times `anneal_draws` batches.
+        anneal_draws: see anneal.
+        compared_steps: states of a candidate that are compared; None: all.
+        strategy: 1: the closest; 2: evenly over all distances; 3: the least sampled, the closest of those; 4: evenly
+            over all distances, the least sampled of each stretch.
+        capacity: sequences that candidates are drawn from; None: all that are stored.
+        insertion: whether the furthest of `insertion_sample` sequences leaves for a new one, not the oldest.
+        insertion_sample: see insertion.
+        drawn: batches drawn before, by a run that goes on.
+        """
+        if strategy not in (1, 2, 3, 4):
+            raise ConfigError(f"There is no elite strategy {strategy}: use 1, 2, 3 or 4.")
+        if (inner is not None and capacity is not None) or (insertion and capacity is None):
+            raise ConfigError("Elite insertion needs a capacity, and a capacity leaves no choice of an inner selector.")
+        self._states, self._distance, self._strategy = States(features, compared_steps), distance, strategy
+        self._annealing = Annealing(candidates, anneal, anneal_draws, drawn)
+        if capacity is not None:
+            inner = Held(capacity, self._off_policy if insertion else None, insertion_sample)
+        self._inner = inner if inner is not None else Uniform()
+        self._sampled: list[npt.NDArray[np.uint32]] = []  # [T, N] by shard: how often a row's sequence was kept
+        self._heads: list[int] = []
+        self.mean_distance = self.mean_candidate_distance = 0.0
+
+    @property
+    def lambda_now(self) -> float:
+        """Candidates per draw."""
+        return self._annealing.now
+
+    def attach(self, shard: ShardReader, span: Span) -> None:
+        """See `Selector.attach`."""
+        self._states.attach(shard, span, recorded=True)
+        self._inner.attach(shard, span)
+        self._sampled.append(np.zeros((shard.rows, shard.lanes), np.uint32))
+        self._heads.append(shard.head)
+
+    def refresh(self) -> None:
+        """See `Selector.refresh`."""
+        for index, shard in enumerate(self._states.table.shards):
+            before, head = self._heads[index], shard.head
+            if head > before:  # a row written anew was never sampled
+                self._sampled[index][np.arange(max(before, head - shard.rows), head) % shard.rows] = 0
+                self._heads[index] = head
+        self._inner.refresh()
+
+    @property
+    def size(self) -> int:
+        """What candidates are drawn from."""
+        return self._inner.size
+
+    def ready(self, n: int) -> bool:
+        """Whether candidates can be drawn."""
+        return self._inner.ready(n)
+
+    def select(self, n: int, rng: np.random.Generator) -> Selection:
+        """See `Selector.select`."""
+        wanted = self._annealing.candidates(n)
+        drawn = self._inner.select(wanted, rng)
+        if wanted == n:
+            return drawn
+        far = self._off_policy(drawn.keys)
+        kept = pick(self._strategy, drawn.keys, far, self._counts(drawn.keys), n)
+        keys = drawn.keys.at(kept)
+        self._count(keys)
+        self.mean_distance, self.mean_candidate_distance = float(far[kept].mean()), float(far.mean())
+        return Selection(keys, drawn.probabilities[kept])
+
+    def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
+        """Plain draws: a few rows in place of overtaken ones are not worth a pass of the network."""
+        return self._inner.redraw(n, rng)
+
+    def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
+        """See `Selector.update`."""
+        return self._inner.update(keys, priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """lambda, and the mean distances of what was kept and of all candidates."""
+        means = {"distance": self.mean_distance, "candidate_distance": self.mean_candidate_distance}
+        return {"lambda": self.lambda_now, **means}
+
+    def _off_policy(self, keys: Keys) -> Floats:
+        """[M] how far sequences are from what the current network makes of them."""
+        states = self._states.spread(keys)
+        current, recorded = self._states.current(states), self._states.recorded(states)
+        return distances(self._states.blocks(current), self._states.blocks(recorded), self._distance)
+
+    def _counts(self, keys: Keys) -> npt.NDArray[np.uint32]:
+        counts = np.empty(len(keys.logical), np.uint32)
+        for index, sampled in enumerate(self._sampled):
+            mine = keys.shard == index
+            counts[mine] = sampled[keys.logical[mine] % len(sampled), keys.lane[mine]]
+        return counts
+
+    def _count(self, keys: Keys) -> None:
+        for index, sampled in enumerate(self._sampled):
+            mine = keys.shard == index
+            np.add.at(sampled, (keys.logical[mine] % len(sampled), keys.lane[mine]), 1)
+
+
+def pick(strategy: int, keys: Keys, far: Floats, sampled: npt.NDArray[np.uint32], n: int) -> Places:
+    """Which n of the candidates are kept."""
+    order = np.argsort(far, kind="stable")
+    if strategy == 1:  # drawn twice, kept twice
+        return order[:n]
+    once = _without_repeats(keys, order)
+    order = once if len(once) >= n else order
+    if strategy == 2:
+        return order[np.arange(n) * len(order) // n]
+    if strategy == 3:
+        return order[np.argsort(sampled[order], kind="stable")[:n]]
+    stretch = np.arange(len(order)) * n // len(order)  # n of them, each of neighbours
+    best = np.lexsort((np.arange(len(order)), sampled[order], stretch))
+    return order[best[np.searchsorted(stretch[best], np.arange(n))]]
+
+
+def _without_repeats(keys: Keys, order: Places) -> Places:
+    """Candidates in order, those drawn several times once."""
+    shards, lanes = int(keys.shard.max()) + 1, int(keys.lane.max()) + 1
+    names = (keys.logical * lanes + keys.lane) * shards + keys.shard
+    _, first = np.unique(names[order], return_index=True)
+    return np.asarray(order[np.sort(first)])

@@ -1,0 +1,152 @@
+"""What elite and attentive share: the current network's features of stored states, distances, and the annealing.
+
+Scoring happens where batches are drawn, ahead of need in the prefetching thread. A few states of each candidate are
+compared, evenly spaced and with the first, not all of them: with lambda = 6 candidates per draw, comparing all 20
+states of a sequence is six forward passes of the network per update, four of them are one and a bit. The original
+compares all; `compared_steps=None` does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import ConfigError, WrongSchema
+from shoal.replay.gather import copy_stretches
+from shoal.replay.shard import ShardReader
+from shoal.replay.table import Table
+from shoal.replay.views import Span
+from shoal.types import Array, Keys
+
+Floats = npt.NDArray[np.float32]
+Features = Callable[[Array], Array]
+"""Observations [M, *obs_shape] to the current network's features of them, [M, F]."""
+Distance = Literal["l2", "cosine", "kl"]
+FEATURE = "feature"
+"""The column where a policy records the features it acted on."""
+TINY = 1e-12
+
+
+class Annealing:
+    """lambda: how many candidates per draw, from `first` down to 1 in equal steps."""
+
+    def __init__(self, first: float, anneal: float, draws: int, done: int = 0) -> None:
+        """Args:
+        first: at the beginning.
+        anneal: it reaches 1 after this many times `draws`.
+        draws: see anneal.
+        done: draws made before, by a run that goes on.
+        """
+        if first < 1 or anneal <= 0 or draws < 1:
+            raise ConfigError(
+                f"candidates and anneal_draws must be at least 1, anneal positive; got {first}, {draws} and {anneal}."
+            )
+        self._first, self._draws, self._done = first, anneal * draws, done
+
+    @property
+    def now(self) -> float:
+        """lambda."""
+        return max(1.0, self._first - (self._first - 1) * self._done / self._draws)
+
+    def candidates(self, n: int) -> int:
+        """A step further: how many candidates for n draws; n when there is nothing to choose."""
+        self._done += 1
+        return max(n, int(self.now * n + 1e-6))
+
+
+class States:
+    """Some states of sequences: their observations, gathered from the shards, and what networks made of them."""
+
+    def __init__(self, features: Features, compared_steps: int | None) -> None:
+        """Args:
+        features: the current network.
+        compared_steps: states of a sequence that are looked at; None: all.
+        """
+        self._features, self._compared = features, compared_steps
+        self.table = Table()
+        self._arrays: dict[str, Array] = {}
+        self._offsets = np.zeros(1, np.int64)
+
+    def attach(self, shard: ShardReader, span: Span, *, recorded: bool = False) -> None:
+        """Adds a shard; `recorded` ones must have the column of recorded features."""
+        schema = shard.info.schema
+        if recorded and FEATURE not in schema:
+            raise WrongSchema(
+                f"{shard.path} has no column {FEATURE!r}, which this selector compares with: use an algorithm that "
+                "records features (impala), or another selector."
+            )
+        steps = span.after if span.crosses_episodes else 1
+        count = min(steps, self._compared or steps)
+        self._offsets = np.arange(count) * steps // count  # the first, and evenly on
+        self.table.add(shard)
+
+    def spread(self, keys: Keys) -> Keys:
+        """The compared states of sequences, [M * C]: those of the first, of the second, …"""
+        count = len(self._offsets)
+        logical = (keys.logical[:, None] + self._offsets).reshape(-1)
+        return Keys(np.repeat(keys.shard, count), np.repeat(keys.lane, count), logical)
+
+    def current(self, states: Keys) -> Floats:
+        """[M, F] the current network's features of states."""
+        schema = self.table.shards[0].info.schema
+        obs = self._gather("obs", states, schema.frame_stack)
+        return np.asarray(self._features(obs), np.float32).reshape(len(obs), -1)
+
+    def recorded(self, states: Keys) -> Floats:
+        """[M, F] what the policy recorded when it was there."""
+        return self._gather(FEATURE, states, 1).reshape(len(states.logical), -1).astype(np.float32)
+
+    def blocks(self, features: Floats) -> Floats:
+        """[M, C, F] features by sequence."""
+        return features.reshape(-1, len(self._offsets), features.shape[-1])
+
+    def _gather(self, name: str, states: Keys, stack: int) -> Array:
+        """A column of states, in an array that the next call uses again."""
+        column, count = self.table.shards[0].info.schema[name], len(states.logical)
+        into = self._arrays.get(name)
+        if into is None or len(into) < count:
+            shape = (count, *((stack,) if stack > 1 else ()), *column.shape)
+            into = self._arrays[name] = np.zeros(shape, column.dtype)
+        table = self.table
+        arguments: list[Any] = [*(np.ascontiguousarray(one) for one in states), np.arange(count), table.rows]
+        arguments += [table["boundary"], table[name], 1, count, stack, column.nbytes, into.ctypes.data]
+        copy_stretches(*arguments)
+        return into[:count]
+
+
+def distances(current: Floats, other: Floats, kind: Distance) -> Floats:
+    """[M] how far blocks [M, C, F] are apart, small when alike.
+
+    l2 is the Euclidean norm of the whole block's difference, cosine is 1 - the cosine of the angle between the whole
+    blocks, kl is the sum over states of KL(softmax(current) || softmax(other)).
+    """
+    if kind == "l2":
+        return np.asarray(np.sqrt(np.square(current - other).sum(axis=(1, 2))))
+    if kind == "cosine":
+        dot = np.einsum("mcf,mcf->m", current, other)
+        lengths = np.sqrt(np.square(current).sum(axis=(1, 2)) * np.square(other).sum(axis=(1, 2)))
+        return np.asarray(1.0 - dot / np.maximum(lengths, TINY))
+    log_p, log_q = _log_softmax(current), _log_softmax(other)
+    return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=(1, 2)))
+
+
+def cross_distances(current: Floats, reference: Floats, kind: Distance) -> Floats:
+    """[M, R] `distances` of blocks [M, C, F] from each reference [R, F], repeated C times: as products of matrices."""
+    count = current.shape[1]
+    if kind == "kl":
+        log_p = _log_softmax(current)
+        p = np.exp(log_p)
+        return np.asarray((p * log_p).sum(axis=(1, 2))[:, None] - p.sum(axis=1) @ _log_softmax(reference).T)
+    dot = current.sum(axis=1) @ reference.T
+    ours, theirs = np.square(current).sum(axis=(1, 2))[:, None], count * np.square(reference).sum(axis=1)
+    if kind == "l2":
+        return np.asarray(np.sqrt(np.maximum(ours - 2 * dot + theirs, 0.0)))
+    return np.asarray(1.0 - dot / np.maximum(np.sqrt(ours * theirs), TINY))
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

@@ -1,0 +1,34 @@
+"""How a batch is divided among the parts of a mixture. Apart from the selectors: settings are checked without loading
+what draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.errors import ConfigError
+
+NEAR = 256
+"""How far to look for a batch that divides."""
+
+
+def check_ratios(ratios: Sequence[float]) -> None:
+    """Refuses ratios that make no mixture."""
+    total = sum(ratios)
+    if not ratios or abs(total - 1.0) > 1e-9 or any(ratio <= 0 for ratio in ratios):
+        raise ConfigError(f"The ratios of a mixture must be positive and sum to 1; they sum to {total:g}.")
+
+
+def divides(ratios: Sequence[float], n: int) -> bool:
+    """Whether a batch of n divides by the ratios."""
+    return len(ratios) == 1 or all(abs(ratio * n - round(ratio * n)) <= 1e-6 for ratio in ratios)
+
+
+def shares(ratios: Sequence[float], n: int) -> list[int]:
+    """How many of n draws each part gets; refuses a batch that does not divide, naming the nearest that do."""
+    if not divides(ratios, n):
+        fits = [m for m in range(max(1, n - NEAR), n + NEAR + 1) if divides(ratios, m)]
+        nearest = sorted(sorted(fits, key=lambda m: abs(m - n))[:2])
+        listed = ", ".join(f"{ratio:g}" for ratio in ratios)
+        raise ConfigError(f"A batch of {n} does not divide by the ratios {listed}; the nearest that do: {nearest}.")
+    return [round(ratio * n) for ratio in ratios]

@@ -1,0 +1,69 @@
+"""Stretches: a shard's stream cut into sequences, end to end, the lanes side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shoal.replay.shard import ShardReader
+from shoal.replay.views import Span
+from shoal.types import CUT
+
+
+class Stretches:
+    """The stretches of one shard that are complete and were not taken yet."""
+
+    def __init__(self, shard: ShardReader, span: Span, at: int = 0) -> None:
+        """Args:
+        shard: what to read.
+        span: how far a view looks; a stretch is `span.after` rows, and needs one more to bootstrap from.
+        at: the row where the first stretch starts.
+        """
+        self.shard, self.span = shard, span
+        self.waiting: list[int] = []
+        """First rows of complete stretches, in order, the same in all lanes."""
+        self.next = at
+        """Where the first stretch that is not complete starts."""
+        self._scanned = at  # below it CUTs were looked for
+
+    @property
+    def first(self) -> int:
+        """The oldest row that is still wanted, frames before it aside."""
+        return self.waiting[0] if self.waiting else self.next
+
+    def overtaken(self) -> int | None:
+        """The row to go on at when the writer has reached `first`, else None."""
+        oldest = self.shard.oldest
+        if oldest and self.first - self.span.before < oldest:
+            # At the very edge it would be overtaken again, and again when drawing anew.
+            return oldest + self.span.before + self.shard.rows // 4
+        return None
+
+    def restart(self, at: int) -> None:
+        """Forgets what waits and goes on at a row."""
+        self.waiting.clear()
+        self.next = self._scanned = at
+
+    def refresh(self) -> None:
+        """Takes in what is complete."""
+        # Beyond a whole ring the writer has just overtaken us: that is found out the next time.
+        head, after = min(self.shard.head, self._scanned + self.shard.rows), self.span.after
+        if head <= self._scanned:
+            return
+        for end in [*self._cuts(self._scanned, head), head]:
+            starts = range(self.next, end - after, after)
+            self.waiting.extend(starts)
+            self.next = self.next + len(starts) * after if end == head else end + 1
+        self._scanned = head
+
+    def _cuts(self, start: int, stop: int) -> Iterator[int]:
+        """Rows where the stream is broken, in any lane: stretches of all lanes go side by side."""
+        boundary, ring = self.shard.by_lane["boundary"], self.shard.rows
+        while start < stop:
+            position = start % ring
+            count = min(stop - start, ring - position)
+            broken = boundary[:, position : position + count] == CUT
+            if broken.any():
+                yield from (start + np.flatnonzero(broken.any(axis=0))).tolist()
+            start += count
