@@ -9,6 +9,8 @@ import pytest
 from tests.cli.conftest import Shoal
 
 import shoal
+from shoal.cli.evaluate import require_display
+from shoal.errors import ConfigError, EnvError
 
 
 def test_table(run_shoal: Shoal, finished: Path) -> None:
@@ -58,3 +60,68 @@ def test_video_that_cannot_be_written(run_shoal: Shoal, finished: Path, monkeypa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run_shoal("eval", finished, "-n", 1, "--video")
     assert result.code == 2 and "pip install moviepy" in result.err and result.out == ""
+
+
+def test_window(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn where nobody sees it, and as fast as it goes."""
+    pygame = pytest.importorskip("pygame")
+    shown: list[object] = []
+    flip = pygame.display.flip
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr("pygame.display.flip", lambda: shown.append(flip()))
+    monkeypatch.setattr("gymnasium.envs.classic_control.cartpole.CartPoleEnv.metadata", _UNHURRIED)
+    result = run_shoal("eval", finished, "-n", 2, "--render", "--seed", 3)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0].startswith("episode 1: return") and lines[1].startswith("episode 2: return")
+    returns = [float(line.split()[3].rstrip(",")) for line in lines[:2]]
+    assert "2 greedy episodes with best.safetensors" in result.out
+    assert float(lines[-2].split()[1]) == pytest.approx(sum(returns) / 2, abs=0.01)
+    assert len(shown) >= sum(returns) + 2  # every step, and the beginning of every episode
+    assert run_shoal("eval", finished, "-n", 2, "--render", "--seed", 3).out == result.out
+
+
+_UNHURRIED = {"render_modes": ["human", "rgb_array"], "render_fps": 10_000}
+
+
+def test_window_without_a_display(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    result = run_shoal("eval", finished, "-n", 1, "--render")
+    assert result.code == 2 and result.out == ""
+    assert "needs a display" in result.err and "--video" in result.err
+
+
+def test_who_has_a_display() -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        require_display({name: ":0"}, "linux")
+        with pytest.raises(ConfigError):
+            require_display({name: ""}, "linux")
+    require_display({}, "darwin")
+
+
+def test_window_that_cannot_be_opened(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise EnvError("Environment 'CartPole-v1' could not be made: error: x11 not available.")
+
+    monkeypatch.setenv("DISPLAY", ":99")
+    monkeypatch.setattr("shoal.envs.make_render_env", fail)
+    result = run_shoal("eval", finished, "-n", 1, "--render")
+    assert result.code == 2 and "x11 not available" in result.err and "--video" in result.err
+
+
+def test_display_that_does_not_answer(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDL then draws into memory, without a word."""
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("DISPLAY", ":98765")
+    for name in ("WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pygame.display.get_driver", lambda: "offscreen")
+    result = run_shoal("eval", finished, "-n", 1, "--render")
+    assert result.code == 2 and "--video" in result.err and result.out == ""
+
+
+def test_window_and_video(run_shoal: Shoal, finished: Path) -> None:
+    result = run_shoal("eval", finished, "-n", 1, "--render", "--video")
+    assert result.code == 2 and "cannot be used together" in result.err

@@ -194,6 +194,20 @@ def test_render_env_observes_and_acts_as_a_policy() -> None:
         make_render_env(with_spaces(spaces.Box(0, 1, (1,))))
 
 
+def test_a_window_where_the_environment_only_draws_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    env = make_render_env(EnvSettings(id="PongNoFrameskip-v4"), "human")
+    try:
+        assert env.render_mode == "human" and pygame.display.get_surface().get_size() == (480, 630)
+        obs, _ = env.reset(seed=1)
+        assert obs.shape == (4, 84, 84) and env.step(np.int64(0))[1] == 0.0
+    finally:
+        env.close()  # type: ignore[no-untyped-call]
+    with pytest.raises(EnvError, match="render_fps"):
+        make_render_env(EnvSettings(id="ShoalTestCounter-v0"), "human")
+
+
 def test_settings_refuse_nonsense() -> None:
     for wrong in ({"lanes": 0}, {"reward_clip": 0}, {"reward_clip": "no"}, {"sticky_actions": 1.5}, {"lane": 3}):
         with pytest.raises(pydantic.ValidationError):

@@ -17,6 +17,9 @@ def test_shapes_of_every_kind() -> None:
     deep = ActorCritic((4, 84, 84), "uint8", 6, torso="deep", image_hidden=32)
     assert isinstance(deep.torso.convolutions, ResidualCNN)  # type: ignore[union-attr]
     assert deep.torso.convolutions.out_features == 32 * 11 * 11  # type: ignore[union-attr]
+    small = ActorCritic((84, 84, 3), "uint8", 6, torso="small", image_hidden=16)
+    assert small.torso.convolutions.out_features == 32 * 9 * 9  # type: ignore[union-attr]
+    assert small.embed(torch.zeros(2, 84, 84, 3, dtype=torch.uint8)).shape == (2, 16)
     assert deep.embed(torch.zeros(2, 4, 84, 84, dtype=torch.uint8)).shape == (2, 32)
 
 

@@ -43,8 +43,8 @@ class ActorCriticConfig(AlgorithmConfig):
     share_torso: bool = Field(
         True, description="Policy and value read one torso (vectors; images and LSTMs always do)."
     )
-    torso: Literal["shallow", "deep"] = Field(
-        "shallow", description="For images: Nature's network or the residual one."
+    torso: Literal["small", "shallow", "deep"] = Field(
+        "shallow", description="For images: A3C's network, Nature's, or IMPALA's residual one."
     )
     image_hidden: int = Field(512, ge=1, description="For images: width of the layer after the convolutions.")
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
@@ -128,6 +128,7 @@ class ActorCriticPolicy:
         self._distribution = make_distribution(spec)
         self._scale = None if spec.num_actions else ActionScale(spec)
         self._value, self._feature = value, seat.record_features
+        self._device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(seat.seed)
         self._recorded: dict[str, Array] = {}
 
@@ -136,37 +137,44 @@ class ActorCriticPolicy:
         """The network."""
         return self._network
 
+    def to(self, device: torch.device) -> None:
+        """Computes there from now on; arrays stay arrays. For the inference server."""
+        self._network.to(device)
+        self._device = device
+        self._generator = torch.Generator(device).manual_seed(self._generator.initial_seed())
+
     def initial_state(self, lanes: int) -> Any:
         """Zeros for the LSTM."""
         size = self._network.state_size
-        return (torch.zeros(lanes, size), torch.zeros(lanes, size)) if size else ()
+        zeros = torch.zeros(lanes, size, device=self._device)
+        return (zeros, zeros.clone()) if size else ()
 
     @torch.inference_mode()
     def features(self, obs: Array) -> Array:
         """[M, *obs_shape] -> [M, F] what this network makes of them."""
-        return self._network.embed(torch.from_numpy(obs)).float().numpy()
+        return self._network.embed(torch.from_numpy(obs).to(self._device)).float().cpu().numpy()
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
         """See `Policy.act`."""
-        network, tensor = self._network, torch.from_numpy(obs)
+        network, tensor = self._network, torch.from_numpy(obs).to(self._device, non_blocking=True)
         embedded = network.embed(tensor)
         recorded: dict[str, Array] = {}
         if self._feature:
-            recorded["feature"] = embedded.to(torch.float16).numpy()
+            recorded["feature"] = embedded.to(torch.float16).cpu().numpy()
         if state:
             if first.any():
-                alive = torch.from_numpy(~first).float().unsqueeze(1)
+                alive = torch.from_numpy(~first).to(self._device).float().unsqueeze(1)
                 state = (state[0] * alive, state[1] * alive)
-            recorded["state"] = torch.cat(state, dim=1).numpy()
+            recorded["state"] = torch.cat(state, dim=1).cpu().numpy()
             state = network.recur(embedded, (state[0].to(embedded.dtype), state[1].to(embedded.dtype)))
             embedded, state = state[0], (state[0].float(), state[1].float())
         params = network.policy(embedded).float()
-        recorded["behaviour"] = params.numpy()
+        recorded["behaviour"] = params.cpu().numpy()
         if self._value:
-            recorded["value"] = network.value(tensor, embedded).float().numpy()
+            recorded["value"] = network.value(tensor, embedded).float().cpu().numpy()
         drawn = self._distribution.sample(params, self._generator) if explore else self._distribution.mode(params)
-        action: Array = drawn.numpy()
+        action: Array = drawn.cpu().numpy()
         if self._scale is not None:
             recorded["raw_action"] = action
             action = self._scale(action)

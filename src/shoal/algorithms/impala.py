@@ -137,6 +137,7 @@ ALGORITHM = Algorithm(
     make_learner=make_learner,
     feature_column=common.feature_column,
     steps_per_draw=lambda config: config.unroll + config.burn_in,
+    served=True,
     defaults={
         "actor": {"weights_period": 1},
         "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},

@@ -144,6 +144,7 @@ class Algorithm:
         defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps in one draw: 1 for transitions, more for sequences.
+        served: its policy can act in another process: what it records does not depend on what came of an action.
     """
 
     name: str
@@ -157,3 +158,4 @@ class Algorithm:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
+    served: bool = False

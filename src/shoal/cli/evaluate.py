@@ -1,16 +1,20 @@
-"""`shoal eval`: how good the weights of a run are, in numbers and in a video."""
+"""`shoal eval`: how good the weights of a run are, in numbers, in a window and in a video."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.output import RunPath, relative
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
+    from shoal.algorithms.interface import Policy
     from shoal.api import Evaluation, Run
 
 
@@ -24,6 +28,9 @@ def evaluate(
         str | None, typer.Option("--checkpoint", metavar="best|last", help="Whose weights; by default the best.")
     ] = None,
     video: Annotated[bool, typer.Option("--video", help="Also record one episode into RUN/videos.")] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Show the episodes in a window while they are played, one by one.")
+    ] = False,
 ) -> None:
     """Play greedy episodes with what a run has learned.
 
@@ -35,10 +42,18 @@ def evaluate(
       shoal eval runs/latest
       shoal eval runs/latest --episodes 20 --checkpoint last
       shoal eval runs/latest --episodes 5 --video
+      shoal eval runs/latest --episodes 3 --render
     """
+    if render and video:
+        raise ConfigError("--render and --video cannot be used together: a window and a file need two runs of eval.")
+    if render:
+        require_display(os.environ, sys.platform)
     from shoal.api import load
 
     loaded = load(run, checkpoint=checkpoint)  # type: ignore[arg-type]
+    if render:
+        _print(loaded, _show(loaded, episodes, seed))
+        return
     recording = _Recording(loaded, seed) if video else None  # before the episodes: it may turn out to be impossible
     _print(loaded, loaded.evaluate(episodes, seed=seed))
     if recording is not None:
@@ -60,13 +75,75 @@ def _four(values: Any) -> tuple[float, float, float, float]:
     return float(np.mean(values)), float(np.std(values)), float(np.min(values)), float(np.max(values))
 
 
+def require_display(environment: Mapping[str, str], platform: str) -> None:
+    """Refuses to open a window where there is nothing to open it on.
+
+    Args:
+        environment: the environment variables. With SDL_VIDEODRIVER the user has said where windows go.
+        platform: as `sys.platform`; only X11 and Wayland name their display in a variable.
+    """
+    named = any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+    if not named and platform.startswith("linux"):
+        raise ConfigError(
+            "--render needs a display, and this machine has none (neither DISPLAY nor WAYLAND_DISPLAY is set): "
+            "use --video, which records an episode into a file."
+        )
+
+
+def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
+    """Plays episodes in a window, one after the other, with a line for each."""
+    from shoal.api import Evaluation
+    from shoal.envs import make_render_env
+
+    try:
+        env = make_render_env(run.settings.env, "human")
+    except EnvError as error:
+        raise ConfigError(f"No window could be opened. {error} Use --video to record an episode instead.") from error
+    if _nobody_sees():
+        env.close()
+        raise ConfigError("No window could be opened: the display does not answer. Use --video to record an episode.")
+    policy = run.make_policy()
+    next_seed = run.settings.seed if seed is None else seed
+    returns, lengths = [], []
+    try:
+        for number in range(1, episodes + 1):
+            total, length = _play(env, policy, next_seed if number == 1 else None)
+            typer.echo(f"episode {number}: return {total:.1f}, {length} steps")
+            returns.append(total)
+            lengths.append(length)
+    finally:
+        env.close()
+    typer.echo()
+    return Evaluation(tuple(returns), tuple(lengths), run.checkpoint.name)
+
+
+def _nobody_sees() -> bool:
+    """Whether SDL, which finds no display, draws into memory instead without having been told to."""
+    pygame = sys.modules.get("pygame")
+    if pygame is None or os.environ.get("SDL_VIDEODRIVER") or not pygame.display.get_init():
+        return False
+    return pygame.display.get_driver() in ("dummy", "offscreen")
+
+
+def _play(env: Any, policy: Policy, seed: int | None) -> tuple[float, int]:
+    """One greedy episode; its return and length."""
+    import numpy as np
+
+    obs, _ = env.reset(seed=seed)
+    state, total, length, ended = policy.initial_state(1), 0.0, 0, False
+    while not ended:
+        decision = policy.act(np.asarray(obs)[None], state, np.array([length == 0]), explore=False)
+        obs, reward, terminated, truncated, _ = env.step(decision.action[0])
+        state, total, length, ended = decision.state, total + float(reward), length + 1, terminated or truncated
+    return total, length
+
+
 class _Recording:
     """One episode as a video file."""
 
     def __init__(self, run: Run, seed: int | None) -> None:
         """Makes the environment; raises ConfigError when it cannot be shown or no video can be written."""
         import importlib.util
-        import os
 
         from shoal.envs import make_render_env
 
@@ -80,7 +157,6 @@ class _Recording:
         """Returns the file, and the return and length of the episode in it."""
         import warnings
 
-        import numpy as np
         from gymnasium.wrappers import RecordVideo
 
         folder = self._run.folder.videos
@@ -92,13 +168,8 @@ class _Recording:
                 self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True
             )
         policy = self._run.make_policy()
-        state, total, length, ended = policy.initial_state(1), 0.0, 0, False
         try:
-            obs, _ = env.reset(seed=self._seed)
-            while not ended:
-                decision = policy.act(np.asarray(obs)[None], state, np.array([length == 0]), explore=False)
-                obs, reward, terminated, truncated, _ = env.step(decision.action[0])
-                state, total, length, ended = decision.state, total + float(reward), length + 1, terminated or truncated
+            total, length = _play(env, policy, self._seed)
         finally:
             env.close()  # type: ignore[no-untyped-call]  # writes the file
         return folder / f"{name}-episode-0.mp4", total, length

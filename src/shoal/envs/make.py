@@ -1,14 +1,15 @@
-"""Makes environments from settings: for an actor, for a description, for a video."""
+"""Makes environments from settings: for an actor, for a description, for a video or a window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import HumanRendering
 
 from shoal.envs.atari import AtariRenderEnv, make_atari
 from shoal.envs.loop import LoopVectorEnv
@@ -21,6 +22,7 @@ from shoal.errors import ConfigError
 from shoal.types import Array, EnvSpec
 
 Made = TypeVar("Made")
+RenderMode = Literal["rgb_array", "human"]
 
 
 def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = True) -> Env:
@@ -87,29 +89,50 @@ def reward_bound(settings: EnvSettings) -> float | None:
     return (1.0 if is_atari(settings.id) else None) if settings.reward_clip == "auto" else settings.reward_clip
 
 
-def make_render_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:
-    """One environment with `render_mode="rgb_array"` that observes and takes actions as a policy does.
+def make_render_env(settings: EnvSettings, mode: RenderMode = "rgb_array") -> gymnasium.Env[Any, Any]:
+    """One environment that can be looked at, and observes and takes actions as a policy does.
 
     Rewards are true and lost lives do not end an episode. It renders once before it is returned, so that a missing
-    package is found out before an evaluation, not after.
+    package or display is found out before an evaluation, not after.
+
+    Args:
+        settings: which environment.
+        mode: `rgb_array` renders pictures, `human` shows every step in a window.
 
     Raises:
-        ConfigError: it cannot render pictures, or a package for that is missing; and what `make_env` raises.
+        ConfigError: it cannot be rendered, or a package for that is missing; and what `make_env` raises.
     """
+    made = _guarded(settings.id, lambda: _shown(settings, mode))
+    try:
+        _guarded(settings.id, lambda: (made.reset(seed=0), made.render()))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _shown(settings: EnvSettings, mode: RenderMode) -> gymnasium.Env[Any, Any]:
     if is_atari(settings.id):
-        return _guarded(settings.id, lambda: AtariRenderEnv(settings))
-    plain = _guarded(settings.id, lambda: _make_one(settings))
+        game = AtariRenderEnv(settings)
+        return HumanRendering(_Enlarged(game)) if mode == "human" else game
+    plain = _make_one(settings)
     modes = plain.metadata.get("render_modes") or ()
     plain.close()
-    if "rgb_array" not in modes:
+    if "rgb_array" not in modes and mode not in modes:
         raise ConfigError(f"Environment {settings.id!r} cannot render pictures: its render modes are {list(modes)}.")
-    env = _guarded(settings.id, lambda: _make_one(settings, render_mode="rgb_array"))
-    try:
-        _guarded(settings.id, lambda: (env.reset(seed=0), env.render()))
-    except BaseException:
-        env.close()
-        raise
-    return _PolicySide(env)
+    if mode in modes:
+        return _PolicySide(_make_one(settings, render_mode=mode))
+    return _PolicySide(HumanRendering(_make_one(settings, render_mode="rgb_array")))
+
+
+class _Enlarged(gymnasium.Wrapper[Array, Any, Array, Any]):
+    """Pictures of a size that can be seen on a screen of today."""
+
+    TIMES = 3
+
+    def render(self) -> Any:
+        picture: Any = self.env.render()
+        return picture.repeat(self.TIMES, axis=0).repeat(self.TIMES, axis=1)
 
 
 class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.interface import LearnerContext, Policy, Seat
 from shoal.envs import Env, describe_env, make_env
 from shoal.errors import CheckpointError, ConfigError
@@ -20,7 +21,7 @@ from shoal.loops.actor import Actor
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
 from shoal.loops.features import BoardFeatures
-from shoal.loops.inference import SERVED, InferenceServer, Movable
+from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.mailbox import Layout, Mailbox
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.settings import RunSettings
@@ -75,13 +76,14 @@ def describe(settings: RunSettings) -> EnvSpec:
 def make_run_schema(settings: RunSettings, spec: EnvSpec) -> Schema:
     """The columns of the run's shards."""
     columns = settings.definition.columns(settings.algorithm, spec)
-    if settings.replay.compares_features:
-        if settings.definition.feature_column is None:
-            raise ConfigError(
-                f"replay.selectors compares features, which {settings.algo} does not record: use uniform, newest or "
-                "prioritized, or an algorithm that does (impala, impact)."
-            )
-        columns += (settings.definition.feature_column(settings.algorithm, spec),)
+    feature = settings.definition.feature_column
+    if settings.replay.compares_features and feature is None:
+        raise ConfigError(
+            f"replay.selectors compares features, which {settings.algo} does not have: use uniform, newest or "
+            "prioritized, or an algorithm that does (impala, impact)."
+        )
+    if settings.replay.records_features and feature is not None:
+        columns += (feature(settings.algorithm, spec),)
     return make_schema(spec, columns)
 
 
@@ -120,10 +122,11 @@ def require_servable(settings: RunSettings) -> None:
     """Refuses `actor.inference = served` where it cannot be."""
     if settings.actor.inference == "local":
         return
-    if settings.algo not in SERVED:
+    if not settings.definition.served:
+        able = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.served)
         raise ConfigError(
-            f"served does not work with {settings.algo}, whose actors need the policy itself: "
-            f"use local, or one of {', '.join(SERVED)}."
+            f"served does not work with {settings.algo}, whose actors need the policy itself: use local, or one of "
+            f"{able}."
         )
     if settings.runtime == "inline":
         raise ConfigError("served needs a process of its own, and runtime = inline has only one: use local, or ray.")
@@ -162,7 +165,7 @@ def build_actor(settings: RunSettings, places: Places, index: int) -> Actor:
         policy = RemotePolicy(Mailbox(places.mailbox(index), mailbox_layout(settings, spec)))
     else:
         seed = seed_of(settings, "policy", index, restarts)
-        seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.compares_features)
+        seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(settings, spec, seat)
         board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
     view = settings.definition.make_view(settings.algorithm, writer.info.schema)
@@ -275,7 +278,7 @@ def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
     # Started again, it has answered more: it must not repeat its random numbers.
     seed = seed_of(settings, "inference", again=sum(mailbox.answered for mailbox in mailboxes))
     lanes = settings.actors * settings.env.lanes
-    policy = make_policy(settings, spec, Seat(0, 1, lanes, seed, settings.replay.compares_features))
+    policy = make_policy(settings, spec, Seat(0, 1, lanes, seed, settings.replay.records_features))
     if device.type != "cpu":
         if not hasattr(policy, "to"):
             raise ConfigError(

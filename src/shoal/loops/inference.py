@@ -22,9 +22,6 @@ from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Ledger
 from shoal.types import Array
 
-SERVED = ("impala", "impact")
-"""Algorithms whose policies record what they know when they act. Others wait for the environment's answer (the initial
-priorities of Ape-X), or explore in each lane in its own way: their actors need the policy itself."""
 ORPHAN_SECONDS = 60.0
 """A driver silent for so long is dead."""
 _NOTHING_YET = Outcome(np.empty(0, np.float32), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, np.uint8))

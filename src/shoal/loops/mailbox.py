@@ -3,8 +3,9 @@
 One request and one answer at a time, and a counter for each. The actor writes its request, then raises `asked`; the
 server copies it, acts, writes the answer and the version of the weights, then raises `answered` to the number it read.
 Neither writes what the other may be reading: an actor that waits does not ask, and the server answers only what is
-asked. So there is no lock, and either may die at any moment: what was asked and not answered is still there for the
-next server, and an answer that nobody waits for any more is overwritten by the next.
+asked. So there is no lock, and either may die at any moment. What was asked and not answered is still there for the
+next server. An actor that was started again may write over a request that is being copied; the answer to that one has
+an older number than it waits for, and its own request is seen next.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from shoal.networks.actor_critic import ActorCritic
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
 from shoal.networks.residual import ResidualCNN
-from shoal.networks.torso import MLP, NatureCNN, make_torso
+from shoal.networks.torso import MLP, NatureCNN, SmallCNN, make_torso
 
 __all__ = [
     "MLP",
@@ -17,5 +17,6 @@ __all__ = [
     "QuantileHead",
     "QuantileNetwork",
     "ResidualCNN",
+    "SmallCNN",
     "make_torso",
 ]

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from shoal.networks.residual import ResidualCNN
-from shoal.networks.torso import MLP, NatureCNN, image_layout, make_torso
+from shoal.networks.torso import MLP, NatureCNN, SmallCNN, image_layout
 
-Torso = Literal["shallow", "deep"]
+Torso = Literal["small", "shallow", "deep"]
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of the LSTM, [B, H] each."""
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -42,7 +42,7 @@ class ActorCritic(nn.Module):
         params: P, the number of parameters of the action distribution.
         gaussian: the second half of them is log standard deviations, learned but the same for every observation.
         hidden: layer widths for vectors.
-        torso: shallow is the Nature network for images, deep is IMPALA's residual one.
+        torso: for images: small is A3C's network, shallow is Nature's, deep is IMPALA's residual one.
         image_hidden: width of the layer after the convolutions.
         lstm: width of the LSTM; 0 for none.
         share_torso: both heads read one torso; if not, the value has a torso of its own. Images always share.
@@ -65,12 +65,10 @@ class ActorCritic(nn.Module):
         super().__init__()
         layout = image_layout(obs_shape, obs_dtype)
         self.torso = (
-            _image_torso(obs_shape, obs_dtype, layout, torso, image_hidden)
-            if layout
-            else _vector_torso(obs_shape, obs_dtype, hidden)
+            _image_torso(obs_shape, layout, torso, image_hidden) if layout else _vector_torso(obs_shape, hidden)
         )
         width = image_hidden if layout else (hidden[-1] if hidden else math.prod(obs_shape))
-        self.value_torso = None if share_torso or layout or lstm else _vector_torso(obs_shape, obs_dtype, hidden)
+        self.value_torso = None if share_torso or layout or lstm else _vector_torso(obs_shape, hidden)
         self.lstm = nn.LSTMCell(width, lstm) if lstm else None
         self.embedding = width
         outputs = params // 2 if gaussian else params
@@ -139,7 +137,7 @@ class ActorCritic(nn.Module):
 class _Dense(nn.Module):
     """Convolutions and the layer after them."""
 
-    def __init__(self, convolutions: NatureCNN | ResidualCNN, width: int) -> None:
+    def __init__(self, convolutions: SmallCNN | NatureCNN | ResidualCNN, width: int) -> None:
         super().__init__()
         self.convolutions = convolutions
         self.dense = nn.Linear(convolutions.out_features, width)
@@ -148,16 +146,14 @@ class _Dense(nn.Module):
         return torch.relu(self.dense(self.convolutions(obs)))
 
 
-def _image_torso(obs_shape: tuple[int, ...], obs_dtype: str, layout: str, torso: Torso, width: int) -> nn.Module:
-    if torso == "shallow":
-        convolutions = make_torso(obs_shape, obs_dtype, ())
-        assert isinstance(convolutions, NatureCNN)
-        return _Dense(convolutions, width)
-    channels, height, cols = obs_shape if layout == "CHW" else (obs_shape[2], *obs_shape[:2])
-    return _Dense(ResidualCNN(channels, height, cols, channels_last=layout == "HWC"), width)
+def _image_torso(obs_shape: tuple[int, ...], layout: str, torso: Torso, width: int) -> nn.Module:
+    kinds: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]]
+    kinds = {"small": SmallCNN, "shallow": NatureCNN, "deep": ResidualCNN}
+    channels, height, columns = obs_shape if layout == "CHW" else (obs_shape[2], *obs_shape[:2])
+    return _Dense(kinds[torso](channels, height, columns, channels_last=layout == "HWC"), width)
 
 
-def _vector_torso(obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...]) -> nn.Module:
+def _vector_torso(obs_shape: tuple[int, ...], hidden: tuple[int, ...]) -> nn.Module:
     return MLP(math.prod(obs_shape), hidden, nn.Tanh)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import ConfigError
+from shoal.networks.torso import as_pixels
 
 SECTIONS = (16, 32, 32)
 """Channels of the three sections; each halves the image and adds two residual blocks."""
@@ -51,9 +52,5 @@ class ResidualCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = obs.to(next(self.parameters()).dtype)
-        if obs.dtype == torch.uint8:
-            x = x.mul_(1.0 / 255.0)
-        if self.channels_last:
-            x = x.permute(0, 3, 1, 2)
+        x = as_pixels(obs, next(self.parameters()).dtype, self.channels_last)
         return torch.relu(self.layers(x)).flatten(1)

@@ -82,15 +82,45 @@ class NatureCNN(nn.Module):
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
         if tuple(obs.shape[1:]) != self.in_shape:
             raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
-        x = obs.to(self.conv1.weight.dtype)
-        if obs.dtype == torch.uint8:
-            x = x.mul_(1.0 / 255.0)  # in place: the cast has just made this copy
-        if self.channels_last:
-            x = x.permute(0, 3, 1, 2)  # [B, C, H, W]
+        x = as_pixels(obs, self.conv1.weight.dtype, self.channels_last)
         x = torch.relu_(self.conv1(x))
         x = torch.relu_(self.conv2(x))
         x = torch.relu_(self.conv3(x))
         return x.flatten(1)  # [B, 64 * h * w]
+
+
+class SmallCNN(nn.Module):
+    """The two convolutions of "Asynchronous Methods for Deep Reinforcement Learning", flattened: a third of the work.
+
+    https://arxiv.org/abs/1602.01783, also the shallow network of IMPALA. 16 of 8x8 stride 4, 32 of 4x4 stride 2.
+
+    Args:
+        in_channels: channels of the image, the frame stack included.
+        height: rows of the image.
+        width: columns of the image.
+        channels_last: True if images come as [B, H, W, C].
+    """
+
+    def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
+        super().__init__()
+        self.channels_last = channels_last
+        rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in (height, width))
+        self.out_features = 32 * rows * columns
+        self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=8, stride=4)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=4, stride=2)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
+        x = as_pixels(obs, self.conv1.weight.dtype, self.channels_last)
+        return torch.relu_(self.conv2(torch.relu_(self.conv1(x)))).flatten(1)
+
+
+def as_pixels(obs: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+    """Stored images as convolutions take them: [B, C, H, W], uint8 scaled to [0, 1]."""
+    x = obs.to(dtype)
+    if obs.dtype == torch.uint8:
+        x = x.mul_(1.0 / 255.0)  # in place: the cast has just made this copy
+    return x.permute(0, 3, 1, 2) if channels_last else x
 
 
 def image_layout(obs_shape: tuple[int, ...], obs_dtype: str) -> str | None:

@@ -183,6 +183,11 @@ class ReplaySettings(BaseModel):
         """Whether any selector does."""
         return any(one.compares_features for one in self.selectors)
 
+    @property
+    def records_features(self) -> bool:
+        """Whether any selector compares with the features that a policy recorded."""
+        return any(one.type == "elite" for one in self.selectors)
+
     def shares(self, batch_size: int) -> list[int]:
         """How many draws of a batch each selector gets; refuses a batch that does not divide."""
         ratios = [part.ratio for part in self.selectors]
