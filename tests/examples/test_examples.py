@@ -37,6 +37,17 @@ def test_custom_env(tmp_path: Path) -> None:
     assert run.spec.obs_shape == (10,)
 
 
+def test_selectors_picture(tmp_path: Path) -> None:
+    """What the picture in the docs claims to show."""
+    found = _example("selectors_picture").main(tmp_path / "selectors.png")
+    assert (tmp_path / "selectors.png").stat().st_size > 10_000
+    drawn = {title.partition(",")[0] + title[-2:].strip(): set(starts) for title, starts in found.items()}
+    assert len(found) == 9 and all(sum(starts.values()) in (24, 96) for starts in found.values())
+    assert found["fifo, three batches"] == {start: 1 for start in range(0, 24 * 6, 6)}
+    assert min(drawn["newest.2"]) > 200
+    assert len(drawn["elite1"]) < len(drawn["elite3"])  # the same ones again and again; others first
+
+
 def test_every_example_has_a_test() -> None:
     tested = Path(__file__).read_text(encoding="utf-8")
     for path in FOLDER.glob("*.py"):

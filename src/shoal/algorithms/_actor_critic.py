@@ -30,18 +30,18 @@ class ActorCriticConfig(AlgorithmConfig):
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
     unroll: int = Field(20, ge=1, le=1024, description="Steps of one sequence.")
     burn_in: int = Field(0, ge=0, le=1024, description="Steps before them that only warm up the LSTM.")
-    learning_rate: float = Field(6e-4, gt=0, le=1, description="The optimiser's step size at the start.")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="The optimiser's step size at the start.")
     learning_rate_end: float = Field(0.0, ge=0, le=1, description="The step size after `schedule_updates`.")
     schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
     schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="What turns gradients into steps.")
     optimizer_epsilon: float = Field(1e-5, gt=0, description="The optimiser's epsilon.")
-    gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
+    gradient_clip: float = Field(10.0, gt=0, description="Largest norm of the gradient.")
     entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy, which keeps the policy curious.")
     value_cost: float = Field(0.5, ge=0, description="Weight of the value loss.")
     hidden: tuple[int, ...] = Field((64, 64), description="Layer widths for vector observations.")
     share_torso: bool = Field(
-        True, description="Policy and value read one torso (vectors; images and LSTMs always do)."
+        False, description="Policy and value read one torso (vectors; images and LSTMs always do)."
     )
     torso: Literal["small", "shallow", "deep"] = Field(
         "shallow", description="For images: A3C's network, Nature's, or IMPALA's residual one."

@@ -19,6 +19,7 @@ Deviations from the papers:
 4. A state that LASER rejects is not cloned by CLEAR either.
 5. Continuous actions: a diagonal Gaussian whose deviations do not depend on the state.
 6. `trace_lambda` below 1 shortens the trace, as in later work; 1 is the paper's.
+7. Where observations are vectors, policy and value have a torso each: one torso follows the larger of the two losses.
 """
 
 from __future__ import annotations
