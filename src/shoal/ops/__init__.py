@@ -6,10 +6,20 @@ N quantiles. A wrong rank is a ValueError, a wrong dtype a TypeError, both namin
 
 from __future__ import annotations
 
+from shoal.ops.categorical import categorical_loss, categorical_projection, support
+from shoal.ops.continuous_control import (
+    bootstrap_target,
+    clipped_double_q_target,
+    sigma_ladder,
+    smoothed_action,
+    soft_q_target,
+)
 from shoal.ops.exploration import apex_epsilon, epsilon_greedy, epsilon_ladder
+from shoal.ops.moments import Moments, merged_moments
 from shoal.ops.priority import importance_weights, mixed_max_mean_priority
 from shoal.ops.returns import n_step_return
 from shoal.ops.schedules import LinearSchedule, linear_schedule
+from shoal.ops.squashed_gaussian import SquashedSample, squashed_gaussian, temperature_loss
 from shoal.ops.value_learning import (
     batched_index,
     double_q_target,
@@ -23,8 +33,14 @@ from shoal.ops.value_learning import (
 
 __all__ = [
     "LinearSchedule",
+    "Moments",
+    "SquashedSample",
     "apex_epsilon",
     "batched_index",
+    "bootstrap_target",
+    "categorical_loss",
+    "categorical_projection",
+    "clipped_double_q_target",
     "double_q_target",
     "double_quantile_target",
     "epsilon_greedy",
@@ -32,10 +48,17 @@ __all__ = [
     "huber",
     "importance_weights",
     "linear_schedule",
+    "merged_moments",
     "mixed_max_mean_priority",
     "n_step_return",
     "q_learning_target",
     "quantile_huber_loss",
     "quantile_midpoints",
+    "sigma_ladder",
+    "smoothed_action",
+    "soft_q_target",
+    "squashed_gaussian",
+    "support",
     "td_error",
+    "temperature_loss",
 ]
