@@ -41,8 +41,33 @@ class Corridor(gymnasium.Env[np.ndarray, int]):
         return np.eye(5, dtype=np.float32)[self._at]
 
 
+class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Push a point to 0 with the first action and keep the second at 3. Never terminates; cut after 8 steps.
+
+    The bounds are lopsided, another pair per dimension. Random actions return about -4, the best possible ones -0.1.
+    """
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 4.0], np.float32))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = self.np_random.uniform(-1.0, 1.0)
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._at = float(np.clip(self._at + 0.25 * (action[0] - 1.0), -1.0, 1.0))
+        return self._observe(), -(self._at**2) - 0.1 * float(action[1] - 3.0) ** 2, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._at], np.float32)
+
+
 def register() -> None:
-    """Makes `tests.fakes:TestCorridor-v0` known to Gymnasium; importing this module does it."""
+    """Makes the environments of this module known to Gymnasium; importing it does it."""
+    if "TestReach-v0" not in gymnasium.registry:
+        gymnasium.register("TestReach-v0", entry_point=Reach, max_episode_steps=8)
     if "TestCorridor-v0" not in gymnasium.registry:
         gymnasium.register("TestCorridor-v0", entry_point=Corridor, max_episode_steps=20)
 
@@ -62,6 +87,38 @@ def corridor(**sections: Any) -> RunSettings:
         "replay": {"capacity": 4000, "min_size": 200, "samples_per_insert": 8},
         "evaluation": {"episodes": 4, "every_steps": 400, "lanes": 4},
         "stop": {"steps": 2000},
+    }
+    for name, value in sections.items():
+        base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
+    return RunSettings.model_validate(base)
+
+
+def reach(**sections: Any) -> RunSettings:
+    """Settings for `Reach` that run in seconds; sections are merged over them."""
+    base: dict[str, Any] = {
+        "env": {"id": "tests.fakes:TestReach-v0", "lanes": 4},
+        "algo": "td3",
+        "actors": 2,
+        "seed": 1,
+        "runtime": "inline",
+        "algorithm": {
+            "learning_rate": 3e-3,
+            "policy_learning_rate": 3e-3,
+            "policy_hidden": [32, 32],
+            "critic_hidden": [32, 32],
+            "gamma": 0.9,
+            "tau": 0.02,
+            "target_period": 1,
+        },
+        "learner": {"batch_size": 64, "publish_every": 2},
+        "replay": {
+            "capacity": 8000,
+            "min_size": 200,
+            "samples_per_insert": 32,
+            "selectors": [{"type": "uniform"}],
+        },
+        "evaluation": {"episodes": 16, "every_steps": 400, "lanes": 16},
+        "stop": {"steps": 6000},
     }
     for name, value in sections.items():
         base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value

@@ -18,9 +18,9 @@ def nothing(size: int) -> Moments:
 def test_by_hand() -> None:
     """1 and 3: mean 2, variance 1. Then 5: mean 3, variance (4 + 0 + 4) / 3."""
     first = merged_moments(nothing(1), torch.tensor([[1.0], [3.0]]))
-    assert (first.count.item(), first.mean.item(), first.variance.item()) == (2.0, 2.0, 1.0)
+    assert (first.size.item(), first.mean.item(), first.variance.item()) == (2.0, 2.0, 1.0)
     second = merged_moments(first, torch.tensor([[5.0]]))
-    assert (second.count.item(), second.mean.item()) == (3.0, pytest.approx(3.0))
+    assert (second.size.item(), second.mean.item()) == (3.0, pytest.approx(3.0))
     assert second.variance.item() == pytest.approx(8 / 3)
 
 

@@ -1,10 +1,11 @@
 """The algorithms, by name. To add one: a file like its neighbours, and a line here."""
 
-from shoal.algorithms import apex_dqn, apex_qr_dqn
+from shoal.algorithms import apex_dpg, apex_dqn, apex_qr_dqn, d4pg, sac, td3
 from shoal.algorithms.interface import Algorithm
 from shoal.errors import UnknownName
 
-ALGORITHMS: dict[str, Algorithm] = {module.ALGORITHM.name: module.ALGORITHM for module in (apex_dqn, apex_qr_dqn)}
+_MODULES = (apex_dqn, apex_qr_dqn, apex_dpg, d4pg, td3, sac)
+ALGORITHMS: dict[str, Algorithm] = {module.ALGORITHM.name: module.ALGORITHM for module in _MODULES}
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +123,10 @@ class LearnerContext:
     """Where a learner works."""
 
     device: torch.device
+    compile: bool = False
+    """On a GPU: capture the whole update and replay it, if the algorithm can."""
+    prioritized: bool = True
+    """Whether anybody wants priorities back."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ class Algorithm:
         make_view: how it reads rows.
         make_policy, make_learner: its parts.
         defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
+        actions: which actions it learns, to name it to those who chose one that does not fit.
     """
 
     name: str
@@ -149,3 +154,4 @@ class Algorithm:
     make_policy: Callable[[Any, EnvSpec, Seat], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    actions: Literal["discrete", "continuous", "any"] = "any"

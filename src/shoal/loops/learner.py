@@ -193,24 +193,30 @@ class LearnerLoop:
 
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
-        if result.priorities is not None:
+        publish = (self._ledger[Entry.UPDATES] + 1) % self._settings.publish_every == 0
+        save = time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds
+        if publish or save or result.priorities is not None:
             self._require_finite(result)
+        if result.priorities is not None:
             if self._prefetcher:
                 self._prefetcher.update_priorities(sample.keys, result.priorities)
             else:
                 self._dropped += self._replay.update_priorities(sample.keys, result.priorities)
         self._means.add(result.metrics)
         self._ledger.add(Entry.UPDATES, 1)
-        if self._ledger[Entry.UPDATES] % self._settings.publish_every == 0:
+        if publish:
             self._weights.publish(self._board)
-        if time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
+        if save:
             self.save()
 
     def _require_finite(self, result: StepResult) -> None:
-        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway."""
-        assert result.priorities is not None
-        norm = result.metrics.get("gradient_norm")
-        if not np.isfinite(result.priorities).all() or (norm is not None and not bool(torch.isfinite(norm))):
+        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway; without any it
+        is asked only before publishing or saving, which waits for the device in any case.
+        """
+        norms = [value for name, value in result.metrics.items() if name.endswith("gradient_norm")]
+        watched = norms or [result.metrics["loss"]]
+        finite = result.priorities is None or bool(np.isfinite(result.priorities).all())
+        if not finite or not all(bool(torch.isfinite(value)) for value in watched):
             self._ruined = True
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "

@@ -13,7 +13,7 @@ from shoal.ops._checks import check_axes, check_floating
 class Moments(NamedTuple):
     """What is known of a stream, per dimension."""
 
-    count: Tensor
+    size: Tensor
     """Scalar float64: how many rows were seen."""
     mean: Tensor
     """[F] float64"""
@@ -28,18 +28,18 @@ def merged_moments(known: Moments, rows: Tensor) -> Moments:
     https://doi.org/10.1007/978-3-642-51461-6_3: no sum of squares is kept, so nothing cancels.
 
     Args:
-        known: of the rows before; a count of 0 for none.
+        known: of the rows before; a size of 0 for none.
         rows: [B, F] more rows, at least one.
 
     Returns:
         The moments of both together.
     """
-    check_axes(count=(known.count, ""), mean=(known.mean, "F"), variance=(known.variance, "F"), rows=(rows, "BF"))
+    check_axes(size=(known.size, ""), mean=(known.mean, "F"), variance=(known.variance, "F"), rows=(rows, "BF"))
     check_floating(mean=known.mean, variance=known.variance, rows=rows)
     with torch.no_grad():
         variance, mean = torch.var_mean(rows.double(), dim=0, correction=0)
-        count = known.count + rows.shape[0]
-        share = rows.shape[0] / count
+        size = known.size + rows.shape[0]
+        share = rows.shape[0] / size
         apart = mean - known.mean
         together = known.variance + share * (variance - known.variance) + share * (1.0 - share) * apart.square()
-        return Moments(count, known.mean + share * apart, together)
+        return Moments(size, known.mean + share * apart, together)
