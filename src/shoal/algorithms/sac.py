@@ -106,7 +106,8 @@ def policy_loss(
     """Temperature times log-probability less the lesser value; and the temperature's own loss, unless it stays."""
     drawn = squashed_gaussian(*mean_and_log_std(networks.policy.from_normalized(batch.obs)), noise)
     temperature = log_temperature.detach().exp()
-    q = networks.critic(batch.obs, drawn.action).squeeze(2).amin(dim=0)  # [B]
+    # Not amin: it shares a tie's gradient out among all, and takes several times as long backwards.
+    q = networks.critic(batch.obs, drawn.action).squeeze(2).min(dim=0).values  # [B]
     loss = (temperature * drawn.log_prob - q).mean()
     metrics = {"temperature": temperature, "entropy": -drawn.log_prob.mean()}
     if target_entropy is not None:

@@ -6,17 +6,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Activation = Literal["relu", "tanh"]
 
-_MODULES: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 _IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_}
-
-
-def activation_module(name: Activation) -> type[nn.Module]:
-    """The module's class."""
-    return _MODULES[name]
 
 
 def activation_in_place(name: Activation) -> Callable[[Tensor], Tensor]:

@@ -8,13 +8,14 @@ travel with the weights and are saved with them.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from shoal.networks.activations import Activation, activation_module
+from shoal.networks.activations import Activation, activation_in_place
 from shoal.networks.ensemble import EnsembleMLP
-from shoal.networks.torso import MLP
 
 NORM_CLIP = 10.0
 """A normalised observation further out than this is an accident, and must not throw the networks off."""
@@ -71,8 +72,12 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         size = math.prod(obs_shape)
         self.norm = ObservationNorm(size) if normalize else None
-        self.torso = MLP(size, hidden, activation_module(activation))
-        self.out = nn.Linear(self.torso.out_features, outputs)
+        widths = (size, *hidden)
+        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        self.out = nn.Linear(widths[-1], outputs)
+        # Calling modules takes as long as a small layer computes; what they hold is looked up once.
+        self._layers = [(layer.weight, layer.bias) for layer in self.hidden]
+        self._activate = activation_in_place(activation)
         self.register_buffer("learned", torch.zeros(()))
         self._tanh = tanh
 
@@ -90,7 +95,10 @@ class PolicyNetwork(nn.Module):
 
     def from_normalized(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, outputs]. Of a batch that several networks look at, normalised once."""
-        out: Tensor = self.out(self.torso(obs))
+        x = obs
+        for weight, bias in self._layers:
+            x = self._activate(functional.linear(x, weight, bias))
+        out = functional.linear(x, self.out.weight, self.out.bias)
         return torch.tanh(out) if self._tanh else out
 
 

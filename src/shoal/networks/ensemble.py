@@ -44,13 +44,15 @@ class EnsembleMLP(nn.Module):
             bound = 1.0 / math.sqrt(width_in)
             self.weights.append(nn.Parameter(torch.empty(members, width_in, width_out).uniform_(-bound, bound)))
             self.biases.append(nn.Parameter(torch.empty(members, 1, width_out).uniform_(-bound, bound)))
+        # Looking into a ParameterList takes as long as a small layer.
+        self._layers = list(zip(self.weights, self.biases, strict=True))
 
     def forward(self, x: Tensor, first: int | None = None) -> Tensor:
         """[B, in_features] -> [M, B, out_features]; of the `first` so many members only, if given."""
         members = first or self.members
-        last = len(self.weights) - 1
+        last = len(self._layers) - 1
         x = x.expand(members, -1, -1)  # [M, B, F]
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        for layer, (weight, bias) in enumerate(self._layers):
             if first is not None:
                 weight, bias = weight[:first], bias[:first]
             x = torch.baddbmm(bias, x, weight)
