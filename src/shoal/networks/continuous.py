@@ -73,10 +73,11 @@ class PolicyNetwork(nn.Module):
         size = math.prod(obs_shape)
         self.norm = ObservationNorm(size) if normalize else None
         widths = (size, *hidden)
-        self.hidden = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
+        self.hidden = nn.ModuleList(layers)
         self.out = nn.Linear(widths[-1], outputs)
         # Calling modules takes as long as a small layer computes; what they hold is looked up once.
-        self._layers = [(layer.weight, layer.bias) for layer in self.hidden]
+        self._layers = [(layer.weight, layer.bias) for layer in layers]
         self._activate = activation_in_place(activation)
         self.register_buffer("learned", torch.zeros(()))
         self._tanh = tanh
