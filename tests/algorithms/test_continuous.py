@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.algorithms import ALGORITHMS, get_algorithm
-from shoal.algorithms._continuous import ActionBounds, ExploringPolicy, as_it_is, gaussian_noise
+from shoal.algorithms._continuous import ActionBounds, ExploringPolicy, GaussianNoise, as_it_is
 from shoal.algorithms.interface import LearnerContext, Outcome, Seat
 from shoal.algorithms.kinds import fitting
 from shoal.algorithms.state import module_tensors
@@ -97,7 +97,7 @@ def policy_of(sigma: float, lanes: int = 2000) -> ExploringPolicy:
     with torch.no_grad():
         network.out.weight.zero_()
         network.out.bias.zero_()  # the greedy action is the middle
-    return ExploringPolicy(network, gaussian_noise(np.full(lanes, sigma)), as_it_is, spec_of(), Seat(lanes=lanes))
+    return ExploringPolicy(network, GaussianNoise(np.full(lanes, sigma)), as_it_is, spec_of(), Seat(lanes=lanes))
 
 
 def test_actions_are_random_until_something_was_learned() -> None:
@@ -111,11 +111,19 @@ def test_actions_are_random_until_something_was_learned() -> None:
 
 
 def test_each_lane_has_a_noise_of_its_own_and_bounds_hold() -> None:
-    act = gaussian_noise(np.array([0.0, 0.01, 5.0]))
+    act = GaussianNoise(np.array([0.0, 0.01, 5.0]))
     noisy = np.stack([act(np.full((3, 1), 0.5, np.float32), np.random.default_rng(seed)) for seed in range(300)])
     assert noisy[:, 0].std() == 0.0
     assert noisy[:, 1].std() == pytest.approx(0.01, rel=0.1)
     assert noisy.min() == -1.0 and noisy.max() == 1.0
+
+
+def test_correlated_noise_keeps_its_deviation_and_its_direction() -> None:
+    act, rng = GaussianNoise(np.full(4000, 0.2), correlation=0.9), np.random.default_rng(1)
+    noise = np.stack([act(np.zeros((4000, 1), np.float32), rng)[:, 0] for _ in range(20)])
+    assert noise.std(axis=1) == pytest.approx([0.2] * 20, rel=0.06)
+    assert np.corrcoef(noise[-1], noise[-2])[0, 1] == pytest.approx(0.9, abs=0.02)
+    assert np.corrcoef(noise[-1], noise[-6])[0, 1] == pytest.approx(0.9**5, abs=0.04)
 
 
 # Refusals.

@@ -176,7 +176,7 @@ class ContinuousLearner:
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._copied = torch.cuda.Event() if context.device.type == "cuda" else None
-        self._captured = Captured[_Raw, _Updated](self._update) if capture else None
+        self._captured = Captured[_Raw, _Updated](self._update, context.device) if capture else None
 
     @property
     def module(self) -> nn.Module:

@@ -30,8 +30,10 @@ from shoal.algorithms._continuous import (
     ActionBounds,
     ActivationName,
     ContinuousConfig,
+    Correlation,
     CriticHidden,
     ExploringPolicy,
+    GaussianNoise,
     GradientClip,
     LearningRate,
     NStep,
@@ -40,7 +42,6 @@ from shoal.algorithms._continuous import (
     TargetPeriod,
     Tau,
     as_it_is,
-    gaussian_noise,
     make_view,
     require_continuous,
 )
@@ -69,6 +70,7 @@ class Config(ContinuousConfig):
     activation: ActivationName = "tanh"
     noise_max: float = Field(0.8, gt=0, le=10, description="Noise of the boldest lane; half the action range is 1.")
     noise_min: float = Field(0.05, gt=0, le=10, description="Noise of the most careful lane; at most `noise_max`.")
+    noise_correlation: Correlation = 0.0
 
     @model_validator(mode="after")
     def _ladder_falls(self) -> Config:
@@ -99,7 +101,8 @@ class PricingPolicy:
     def __init__(self, config: Config, spec: EnvSpec, seat: Seat) -> None:
         self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
         ladder = sigma_ladder(seat.actors * seat.lanes, config.noise_max, config.noise_min)
-        noise = gaussian_noise(ladder[seat.index :: seat.actors])  # each actor gets its share of bold and careful lanes
+        # Each actor gets its share of bold and careful lanes.
+        noise = GaussianNoise(ladder[seat.index :: seat.actors], config.noise_correlation)
         self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, seat)
         self._priorities = InitialPriorities(seat.lanes, config.n_step, config.gamma)
         self._taken: Array = np.zeros(seat.lanes, np.float32)

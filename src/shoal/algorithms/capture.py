@@ -24,15 +24,15 @@ WARM_UP = 3
 class Captured(Generic[Inputs, Output]):
     """Calls an update; from the fourth call of a kind on, replays it."""
 
-    def __init__(self, update: Callable[..., Output]) -> None:
+    def __init__(self, update: Callable[..., Output], device: torch.device) -> None:
         """`update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None) of unchanging shapes; its outputs are
         overwritten by the next call with the same flags.
         """
-        self._update = update
+        self._update, self._device = update, device
         self._inputs: Any = None
         self._calls: Counter[tuple[bool, ...]] = Counter()
         self._graphs: dict[tuple[bool, ...], tuple[Any, Output]] = {}
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(device)
 
     def forget(self) -> None:
         """Captures anew: tensors that the update works on were replaced."""
@@ -41,6 +41,10 @@ class Captured(Generic[Inputs, Output]):
 
     def __call__(self, inputs: Inputs, *flags: bool) -> Output:
         """The update of these inputs."""
+        with torch.cuda.device(self._device):
+            return self._call(inputs, flags)
+
+    def _call(self, inputs: Inputs, flags: tuple[bool, ...]) -> Output:
         self._take(inputs)
         if flags not in self._graphs:
             self._calls[flags] += 1

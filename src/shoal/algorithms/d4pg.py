@@ -29,7 +29,9 @@ from torch import Tensor
 from shoal.algorithms._continuous import (
     ActionBounds,
     ContinuousConfig,
+    Correlation,
     ExploringPolicy,
+    GaussianNoise,
     GradientClip,
     LearningRate,
     NStep,
@@ -38,7 +40,6 @@ from shoal.algorithms._continuous import (
     TargetPeriod,
     Tau,
     as_it_is,
-    gaussian_noise,
     make_view,
     no_columns,
     require_continuous,
@@ -77,6 +78,7 @@ class Config(ContinuousConfig):
     tau: Tau = 1.0
     target_period: TargetPeriod = 100
     noise: Sigma = 0.3
+    noise_correlation: Correlation = 0.0
     critic: Literal["quantile", "categorical"] = Field("quantile", description="What the critic's outputs are.")
     atoms: int = Field(51, ge=2, le=1024, description="Quantiles, or atoms of the categorical critic.")
     kappa: float = Field(1.0, gt=0, description="quantile: where its loss turns from quadratic to linear.")
@@ -104,7 +106,7 @@ def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
 
 def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
     """What an actor holds."""
-    noise = gaussian_noise(np.full(seat.lanes, config.noise))
+    noise = GaussianNoise(np.full(seat.lanes, config.noise), config.noise_correlation)
     return ExploringPolicy(make_network(config, spec), noise, as_it_is, spec, seat)
 
 

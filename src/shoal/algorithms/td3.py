@@ -25,11 +25,12 @@ from torch import Tensor
 from shoal.algorithms._continuous import (
     ActionBounds,
     ContinuousConfig,
+    Correlation,
     ExploringPolicy,
+    GaussianNoise,
     Sigma,
     TargetPeriod,
     as_it_is,
-    gaussian_noise,
     make_view,
     no_columns,
     require_continuous,
@@ -47,6 +48,7 @@ class Config(ContinuousConfig):
     """Hyper-parameters of TD3."""
 
     noise: Sigma = 0.1
+    noise_correlation: Correlation = 0.0
     policy_delay: int = Field(2, ge=1, description="Updates of the critics for one of the policy.")
     target_period: TargetPeriod = 2
     smoothing_noise: float = Field(0.2, gt=0, description="Deviation of the noise on the target's action.")
@@ -67,7 +69,7 @@ def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
 
 def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
     """What an actor holds."""
-    noise = gaussian_noise(np.full(seat.lanes, config.noise))
+    noise = GaussianNoise(np.full(seat.lanes, config.noise), config.noise_correlation)
     return ExploringPolicy(make_network(config, spec), noise, as_it_is, spec, seat)
 
 

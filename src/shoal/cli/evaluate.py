@@ -67,12 +67,15 @@ class _Recording:
         """Makes the environment; raises ConfigError when it cannot be shown or no video can be written."""
         import importlib.util
         import os
+        import sys
 
         from shoal.envs import make_render_env
 
         if importlib.util.find_spec("moviepy") is None:
             raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
+        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
         self._env = make_render_env(run.settings.env)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 
