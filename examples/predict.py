@@ -1,6 +1,6 @@
 """Uses what a run has learned, in a loop of one's own.
 
-    python examples/predict.py runs/latest
+python examples/predict.py runs/latest
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains on CartPole until it is solved, then judges the result.
 
-    python examples/train_cartpole.py             two actors, a process each
-    python examples/train_cartpole.py inline      one process, the same result every time
+python examples/train_cartpole.py             two actors, a process each
+python examples/train_cartpole.py inline      one process, the same result every time
 """
 
 from __future__ import annotations

@@ -91,3 +91,35 @@ def corridor(**sections: Any) -> RunSettings:
     for name, value in sections.items():
         base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
     return RunSettings.model_validate(base)
+
+
+def reach(**sections: Any) -> RunSettings:
+    """Settings for `Reach` that run in seconds; sections are merged over them."""
+    base: dict[str, Any] = {
+        "env": {"id": "tests.fakes:TestReach-v0", "lanes": 4},
+        "algo": "td3",
+        "actors": 2,
+        "seed": 1,
+        "runtime": "inline",
+        "algorithm": {
+            "learning_rate": 3e-3,
+            "policy_learning_rate": 3e-3,
+            "policy_hidden": [32, 32],
+            "critic_hidden": [32, 32],
+            "gamma": 0.9,
+            "tau": 0.02,
+            "target_period": 1,
+        },
+        "learner": {"batch_size": 64, "publish_every": 2},
+        "replay": {
+            "capacity": 8000,
+            "min_size": 200,
+            "samples_per_insert": 32,
+            "selectors": [{"type": "uniform"}],
+        },
+        "evaluation": {"episodes": 16, "every_steps": 400, "lanes": 16},
+        "stop": {"steps": 6000},
+    }
+    for name, value in sections.items():
+        base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
+    return RunSettings.model_validate(base)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.fakes import corridor
+from tests.fakes import corridor, reach
 
 from shoal.config import load_scenario
 from shoal.loops.settings import RunSettings
@@ -24,6 +25,18 @@ def run(tmp_path: Path, settings: RunSettings) -> tuple[RunFolder, Summary]:
 
 
 VALUE_BASED = ("apex-dqn", "apex-qr-dqn")
+PRIORITIZED = {"selectors": [{"type": "prioritized"}]}
+CONTINUOUS: dict[str, dict[str, Any]] = {
+    "apex-dpg": {"replay": PRIORITIZED, "algorithm": {"activation": "relu"}},
+    "d4pg": {},
+    "d4pg categorical, prioritized": {
+        "replay": PRIORITIZED,
+        "algorithm": {"critic": "categorical", "value_min": -8, "value_max": 1},
+    },
+    "td3": {},
+    "td3 normalised": {"algorithm": {"normalize_observations": True, "reward_scale": 0.5}},
+    "sac": {},
+}
 
 
 @pytest.mark.parametrize("algo", VALUE_BASED)
@@ -33,6 +46,14 @@ def test_it_learns_the_corridor(tmp_path: Path, algo: str) -> None:
     assert json.loads(folder.summary_json.read_text())["status"] == "solved"
     assert summary.samples_per_insert == pytest.approx(8, rel=0.05)
     assert not Path(json.loads(folder.replay_json.read_text())["path"]).exists()  # freed: it ended well
+
+
+@pytest.mark.parametrize("case", CONTINUOUS)
+def test_it_learns_to_reach(tmp_path: Path, case: str) -> None:
+    settings = reach(algo=case.split()[0], stop={"mean_return": -0.4}, **CONTINUOUS[case])
+    _, summary = run(tmp_path, settings)
+    assert summary.status == "solved", summary
+    assert summary.samples_per_insert == pytest.approx(32, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["cartpole_apex_dqn", "cartpole_apex_qr_dqn", "cartpole_impala"])

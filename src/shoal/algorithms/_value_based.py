@@ -23,8 +23,8 @@ from shoal.algorithms.interface import (
     Seat,
     StepResult,
 )
+from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.state import flatten_optimizer, load_module, module_tensors, restore_optimizer
-from shoal.errors import ConfigError
 from shoal.ops import epsilon_greedy, epsilon_ladder, importance_weights, linear_schedule
 from shoal.replay import Column
 from shoal.types import Array, EnvSpec, Sample, Transition
@@ -49,11 +49,7 @@ class ValueConfig(AlgorithmConfig):
 
 def require_discrete(spec: EnvSpec, algorithm: str) -> None:
     """Refuses continuous actions."""
-    if not spec.num_actions:
-        raise ConfigError(
-            f"{algorithm} needs discrete actions; {spec.env_id} has continuous ones of shape {spec.action_shape}. "
-            "Choose another environment, or an algorithm for continuous actions (`shoal algorithms`)."
-        )
+    require_kind(spec, algorithm, "discrete")
 
 
 def priority_column(config: ValueConfig, spec: EnvSpec) -> tuple[Column, ...]:

@@ -99,6 +99,7 @@ ALGORITHM = Algorithm(
     make_view=make_view,
     make_policy=make_policy,
     make_learner=make_learner,
+    actions="discrete",
     defaults={
         "learner": {"batch_size": 512, "prefetch": 2},
         "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},

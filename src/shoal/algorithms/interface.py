@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,10 @@ class LearnerContext:
     device: torch.device
     autocast: bool = False
     """Compute in bfloat16 where it is safe."""
+    compile: bool = False
+    """On a GPU: capture the whole update and replay it, if the algorithm can."""
+    prioritized: bool = True
+    """Whether anybody wants priorities back."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class Algorithm:
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
+        actions: which actions it learns, to name it to those who chose one that does not fit.
     """
 
     name: str
@@ -159,3 +164,4 @@ class Algorithm:
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
     served: bool = False
+    actions: Literal["discrete", "continuous", "any"] = "any"

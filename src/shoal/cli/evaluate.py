@@ -150,6 +150,8 @@ class _Recording:
         if importlib.util.find_spec("moviepy") is None:
             raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
+        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
         self._env = make_render_env(run.settings.env)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 

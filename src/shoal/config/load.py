@@ -20,8 +20,8 @@ from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 
 ENDINGS = (".yaml", ".yml")
-EXAMPLE_ENV = "CartPole-v1"
-"""The environment shown where only an algorithm is asked about."""
+EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
+"""The environment shown where only an algorithm is asked about, by the actions it learns."""
 
 
 def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
@@ -73,7 +73,8 @@ def load_target(target: str, overrides: Overrides = ()) -> RunSettings:
 def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
     """Settings of a scenario or, on an example environment, of an algorithm."""
     if name in ALGORITHMS:
-        return settings_for(EXAMPLE_ENV, name, overrides)
+        continuous = ALGORITHMS[name].actions == "continuous"
+        return settings_for(CONTINUOUS_EXAMPLE_ENV if continuous else EXAMPLE_ENV, name, overrides)
     if name.endswith(ENDINGS) or name in scenario_names():
         return load_scenario(Path(name), overrides)
     raise UnknownName("algorithm or scenario", name, [*ALGORITHMS, *scenario_names()])

@@ -56,6 +56,11 @@ def make_failure(env_id: str, error: Exception) -> ShoalError:
         return ConfigError(f"Environment {env_id!r} needs a package that is not installed: {error}")
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         return ConfigError(f"Environment {env_id!r} does not take these env.kwargs: {error}")
+    if "OpenGL" in str(error):
+        return ConfigError(
+            f"Environment {env_id!r} cannot draw pictures here: {error}. "
+            "Set MUJOCO_GL=egl (needs libEGL) or MUJOCO_GL=osmesa (needs libOSMesa) and try again."
+        )
     return EnvError(f"Environment {env_id!r} could not be made: {type(error).__name__}: {error}")
 
 

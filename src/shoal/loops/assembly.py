@@ -216,9 +216,9 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
     torch.manual_seed(seed_of(settings, "learner"))
-    learner = settings.definition.make_learner(
-        settings.algorithm, spec, LearnerContext(device, settings.learner.autocast)
-    )
+    prioritized = any(part.type == "prioritized" for part in settings.replay.selectors)
+    context = LearnerContext(device, settings.learner.autocast, settings.learner.compile, prioritized)
+    learner = settings.definition.make_learner(settings.algorithm, spec, context)
     schema = make_run_schema(settings, spec)
     ledger = Ledger(places.replay, places.shards(settings))
     readers = [ShardReader(path) for path in places.shards(settings)]

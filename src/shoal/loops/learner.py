@@ -195,7 +195,8 @@ class LearnerLoop:
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
         publish = (self._ledger[Entry.UPDATES] + 1) % self._settings.publish_every == 0
-        if publish or result.priorities is not None:  # both wait for the device anyway
+        save = time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds
+        if publish or save or result.priorities is not None:
             self._require_finite(result)
         if result.priorities is not None:
             if self._prefetcher:
@@ -206,16 +207,17 @@ class LearnerLoop:
         self._ledger.add(Entry.UPDATES, 1)
         if publish:
             self._weights.publish(self._board)
-        if time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
+        if save:
             self.save()
 
     def _require_finite(self, result: StepResult) -> None:
-        """Ends the run before ruined weights are published or saved. Weights once ruined stay so: what is not looked
-        at in one update is found in the next that is published.
+        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway; without any it
+        is asked only before publishing or saving, which waits for the device in any case.
         """
-        norm = result.metrics.get("gradient_norm")
-        errors = result.priorities is None or np.isfinite(result.priorities).all()
-        if not errors or (norm is not None and not bool(torch.isfinite(norm))):
+        norms = [value for name, value in result.metrics.items() if name.endswith("gradient_norm")]
+        watched = norms or [result.metrics["loss"]]
+        finite = result.priorities is None or bool(np.isfinite(result.priorities).all())
+        if not finite or not all(bool(torch.isfinite(value)) for value in watched):
             self._ruined = True
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "

@@ -58,6 +58,9 @@ class LearnerSettings(_Section):
     prefetch: int = Field(
         0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 for none, best for small rows."
     )
+    compile: bool = Field(
+        False, description="On a GPU: capture the whole update once and replay it, where the algorithm can."
+    )
     publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
     checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept, beside the best.")

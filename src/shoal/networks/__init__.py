@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from shoal.networks.actor_critic import ActorCritic
+from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mean_and_log_std
+from shoal.networks.ensemble import EnsembleMLP
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
 from shoal.networks.residual import ResidualCNN
@@ -11,7 +13,10 @@ from shoal.networks.torso import MLP, NatureCNN, SmallCNN, make_torso
 __all__ = [
     "MLP",
     "ActorCritic",
+    "CriticNetwork",
+    "EnsembleMLP",
     "NatureCNN",
+    "PolicyNetwork",
     "QHead",
     "QNetwork",
     "QuantileHead",
@@ -19,4 +24,5 @@ __all__ = [
     "ResidualCNN",
     "SmallCNN",
     "make_torso",
+    "mean_and_log_std",
 ]

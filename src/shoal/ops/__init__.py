@@ -7,8 +7,17 @@ naming the argument and its shape.
 
 from __future__ import annotations
 
+from shoal.ops.categorical import categorical_loss, categorical_projection, support
+from shoal.ops.continuous_control import (
+    bootstrap_target,
+    clipped_double_q_target,
+    sigma_ladder,
+    smoothed_action,
+    soft_q_target,
+)
 from shoal.ops.distributions import ActionDistribution, Categorical, DiagonalGaussian
 from shoal.ops.exploration import apex_epsilon, epsilon_greedy, epsilon_ladder
+from shoal.ops.moments import Moments, merged_moments
 from shoal.ops.policy_learning import (
     clipped_surrogate_loss,
     masked_mean,
@@ -19,6 +28,7 @@ from shoal.ops.policy_learning import (
 from shoal.ops.priority import importance_weights, mixed_max_mean_priority
 from shoal.ops.returns import n_step_return
 from shoal.ops.schedules import LinearSchedule, PolynomialSchedule, linear_schedule, polynomial_schedule
+from shoal.ops.squashed_gaussian import SquashedSample, squashed_gaussian, temperature_loss
 from shoal.ops.value_learning import (
     batched_index,
     double_q_target,
@@ -36,10 +46,16 @@ __all__ = [
     "Categorical",
     "DiagonalGaussian",
     "LinearSchedule",
+    "Moments",
     "PolynomialSchedule",
+    "SquashedSample",
     "VTrace",
     "apex_epsilon",
     "batched_index",
+    "bootstrap_target",
+    "categorical_loss",
+    "categorical_projection",
+    "clipped_double_q_target",
     "clipped_surrogate_loss",
     "discounts",
     "double_q_target",
@@ -50,6 +66,7 @@ __all__ = [
     "importance_weights",
     "linear_schedule",
     "masked_mean",
+    "merged_moments",
     "mixed_max_mean_priority",
     "n_step_return",
     "normalized",
@@ -59,6 +76,12 @@ __all__ = [
     "quantile_huber_loss",
     "quantile_midpoints",
     "relevance_mask",
+    "sigma_ladder",
+    "smoothed_action",
+    "soft_q_target",
+    "squashed_gaussian",
+    "support",
     "td_error",
+    "temperature_loss",
     "vtrace",
 ]

@@ -1,0 +1,190 @@
+"""Ape-X DPG: deterministic policy gradients, fed by many actors through prioritized replay.
+
+"Distributed Prioritized Experience Replay", Horgan et al. 2018, https://arxiv.org/abs/1803.00933, section 4.2 and
+appendix D: a critic learned from n-step returns, a policy that follows its gradient (DPG, https://arxiv.org/abs/1509.02971),
+and actors that explore each in its own way and price their own steps: an actor holds the critic too, and a new row
+enters the replay at the size of its error.
+
+Deviations from the paper:
+1. The ladder of noise runs over lanes, in equal ratios from `noise_max` to `noise_min`, as Ape-X DQN's epsilons do.
+2. The importance exponent grows from 0.4 to 1 instead of staying; `beta_updates` sets how fast.
+3. Old steps leave when the ring is full; the paper evicts by priority (exponent -0.4) in a sweep every 100 updates.
+4. A samples-per-insert limit ties learner and actors together; the paper lets both run free.
+5. Activations after both layers; the action joins the observation before the first one.
+6. Sizes for one machine: a few actors of several lanes.
+7. Random actions until the learner's first update, that is for `replay.min_size` steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from shoal.algorithms._continuous import (
+    ActionBounds,
+    ActivationName,
+    ContinuousConfig,
+    Correlation,
+    CriticHidden,
+    ExploringPolicy,
+    GaussianNoise,
+    GradientClip,
+    LearningRate,
+    NStep,
+    PolicyHidden,
+    PolicyLearningRate,
+    TargetPeriod,
+    Tau,
+    as_it_is,
+    make_view,
+    require_continuous,
+)
+from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
+from shoal.algorithms._value_based import InitialPriorities
+from shoal.algorithms.interface import Algorithm, Decision, Learner, LearnerContext, Outcome, Policy, Seat
+from shoal.networks import CriticNetwork, PolicyNetwork
+from shoal.ops import bootstrap_target, sigma_ladder
+from shoal.replay import Column
+from shoal.types import Array, EnvSpec
+
+NAME = "apex-dpg"
+
+
+class Config(ContinuousConfig):
+    """Hyper-parameters of Ape-X DPG."""
+
+    n_step: NStep = 5
+    learning_rate: LearningRate = 1e-4
+    policy_learning_rate: PolicyLearningRate = 1e-4
+    gradient_clip: GradientClip = 40.0
+    tau: Tau = 1.0
+    target_period: TargetPeriod = 100
+    policy_hidden: PolicyHidden = (300, 200)
+    critic_hidden: CriticHidden = (400, 300)
+    activation: ActivationName = "tanh"
+    noise_max: float = Field(0.8, gt=0, le=10, description="Noise of the boldest lane; half the action range is 1.")
+    noise_min: float = Field(0.05, gt=0, le=10, description="Noise of the most careful lane; at most `noise_max`.")
+    noise_correlation: Correlation = 0.0
+
+    @model_validator(mode="after")
+    def _ladder_falls(self) -> Config:
+        if self.noise_min > self.noise_max:
+            raise ValueError(f"noise_min = {self.noise_min} must not be above noise_max = {self.noise_max}")
+        return self
+
+
+class Module(nn.Module):
+    """What actors hold: the policy, and the critic that prices its steps."""
+
+    def __init__(self, config: Config, spec: EnvSpec) -> None:
+        super().__init__()
+        size, normalize = ActionBounds(spec).size, config.normalize_observations
+        shape = (spec.obs_shape, size)
+        self.policy = PolicyNetwork(*shape, config.policy_hidden, config.activation, normalize=normalize, tanh=True)
+        self.critic = CriticNetwork(*shape, config.critic_hidden, config.activation)
+
+
+def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
+    """What the policy records beside the stream."""
+    return (Column("priority", "float32"),)
+
+
+class PricingPolicy:
+    """An exploring policy that knows what its steps are worth."""
+
+    def __init__(self, config: Config, spec: EnvSpec, seat: Seat) -> None:
+        self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
+        ladder = sigma_ladder(seat.actors * seat.lanes, config.noise_max, config.noise_min)
+        # Each actor gets its share of bold and careful lanes.
+        noise = GaussianNoise(ladder[seat.index :: seat.actors], config.noise_correlation)
+        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, seat)
+        self._priorities = InitialPriorities(seat.lanes, config.n_step, config.gamma)
+        self._taken: Array = np.zeros(seat.lanes, np.float32)
+        self._best: Array = np.zeros(seat.lanes, np.float32)
+
+    @property
+    def module(self) -> nn.Module:
+        """Policy and critic."""
+        return self._module
+
+    def initial_state(self, lanes: int) -> Any:
+        """No recurrence."""
+        return ()
+
+    @torch.inference_mode()
+    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+        """See `Policy.act`."""
+        policy = self._module.policy
+        seen = policy.normalized(torch.from_numpy(obs))
+        best = policy.from_normalized(seen)  # [N, A]
+        squashed = self._inner.squashed(best, explore)
+        if explore:
+            taken = torch.from_numpy(squashed).to(best.dtype)
+            both = self._module.critic(seen.repeat(2, 1), torch.cat((taken, best)))  # [1, 2N, 1]
+            self._taken, self._best = both.reshape(2, len(obs)).float().numpy()
+        return Decision(self._bounds.to_env(squashed), state)
+
+    def record(self, outcome: Outcome) -> Mapping[str, Array]:
+        """The initial priority of the step n before this one."""
+        scaled = outcome._replace(reward=outcome.reward * np.float32(self._scale))
+        return {"priority": self._priorities.push(self._taken, self._best, scaled)}
+
+    def reset(self) -> None:
+        """See `Policy.reset`."""
+        self._priorities.reset()
+
+
+def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+    """What an actor holds."""
+    return PricingPolicy(config, spec, seat)
+
+
+def critic_loss(networks: Networks, batch: Batch) -> CriticLoss:
+    """Half the squared error of the n-step target, per sample."""
+    with torch.no_grad():
+        q_t = networks.target_critic(batch.next_obs, networks.target_policy.from_normalized(batch.next_obs))
+        goal = bootstrap_target(q_t[0, :, 0], batch.reward, batch.discount)
+    q_tm1 = networks.critic(batch.obs, batch.action)[0, :, 0]  # [B]
+    error = goal - q_tm1
+    return CriticLoss(0.5 * error.square(), error, q_tm1.mean())
+
+
+def policy_loss(networks: Networks, batch: Batch) -> PolicyLoss:
+    """What the critic thinks of the policy's actions, to be raised."""
+    return PolicyLoss(-networks.critic(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), {})
+
+
+def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
+    """What updates the weights."""
+    module = Module(config, spec)
+    rules = Rules(critic_loss, policy_loss, policy_gradient_bound=1.0)
+    return ContinuousLearner(module.policy, module.critic, rules, config, spec, context, module)
+
+
+ALGORITHM = Algorithm(
+    name=NAME,
+    summary="DPG with n-step returns, prioritized replay and a ladder of noise; continuous actions",
+    config=Config,
+    check=lambda spec: require_continuous(spec, NAME),
+    columns=columns,
+    make_view=make_view,
+    make_policy=make_policy,
+    make_learner=make_learner,
+    actions="continuous",
+    defaults={
+        "learner": {"batch_size": 256},
+        "replay": {
+            "selectors": [{"type": "prioritized", "alpha": 0.6}],
+            "capacity": 1_000_000,
+            "min_size": 1_000,
+            "samples_per_insert": 128,
+        },
+        "env": {"lanes": 4},
+    },
+)

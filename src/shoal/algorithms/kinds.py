@@ -1,0 +1,29 @@
+"""Which algorithms fit which actions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from shoal.errors import ConfigError
+from shoal.types import EnvSpec
+
+Kind = Literal["discrete", "continuous"]
+
+
+def require_kind(spec: EnvSpec, algorithm: str, kind: Kind) -> None:
+    """Refuses an environment whose actions are of the other kind, naming the algorithms that could learn it."""
+    found: Kind = "discrete" if spec.num_actions else "continuous"
+    if found == kind:
+        return
+    what = f"{spec.num_actions} discrete ones" if spec.num_actions else f"continuous ones of shape {spec.action_shape}"
+    raise ConfigError(
+        f"{algorithm} needs {kind} actions; {spec.env_id} has {what}. "
+        f"Choose another environment, or one of these algorithms: {', '.join(fitting(found))}."
+    )
+
+
+def fitting(kind: Kind) -> list[str]:
+    """The names of the algorithms that learn such actions."""
+    from shoal.algorithms import ALGORITHMS  # here: the registry is made of the files that call this
+
+    return sorted(name for name, algorithm in ALGORITHMS.items() if algorithm.actions in (kind, "any"))

@@ -1,0 +1,140 @@
+"""Networks for continuous actions: policies, critics, and the normalisation of what they see.
+
+Actions are in [-1, 1] here. A policy's network carries, beside its weights, what an actor has to know of the learner:
+whether anything was learned yet (`learned`), and how observations are normalised (`norm`). Both are buffers, so they
+travel with the weights and are saved with them.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoal.networks.activations import Activation, activation_in_place
+from shoal.networks.ensemble import EnsembleMLP
+
+NORM_CLIP = 10.0
+"""A normalised observation further out than this is an accident, and must not throw the networks off."""
+NORM_EPSILON = 1e-8
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
+
+class ObservationNorm(nn.Module):
+    """(obs - mean) * scale, clipped. Whoever keeps the statistics sets the buffers."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, F] -> [B, F]"""
+        return ((obs - self.mean) * self.scale).clamp_(-NORM_CLIP, NORM_CLIP)
+
+    @torch.no_grad()
+    def set(self, mean: Tensor, variance: Tensor) -> None:
+        """Takes over new statistics."""
+        self.mean.copy_(mean)
+        self.scale.copy_((variance + NORM_EPSILON).rsqrt())
+
+
+class PolicyNetwork(nn.Module):
+    """From observations to `outputs` numbers: tanh of them is an action, or they describe a distribution.
+
+    Args:
+        obs_shape: shape of one observation.
+        outputs: how many numbers.
+        hidden: layer widths.
+        activation: after every hidden layer.
+        normalize: whether observations are normalised.
+        tanh: whether the numbers are squeezed into (-1, 1).
+    """
+
+    learned: Tensor
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        outputs: int,
+        hidden: tuple[int, ...],
+        activation: Activation,
+        *,
+        normalize: bool,
+        tanh: bool,
+    ) -> None:
+        super().__init__()
+        size = math.prod(obs_shape)
+        self.norm = ObservationNorm(size) if normalize else None
+        widths = (size, *hidden)
+        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
+        self.hidden = nn.ModuleList(layers)
+        self.out = nn.Linear(widths[-1], outputs)
+        # Calling modules takes as long as a small layer computes; what they hold is looked up once.
+        self._layers = [(layer.weight, layer.bias) for layer in layers]
+        self._activate = activation_in_place(activation)
+        self.register_buffer("learned", torch.zeros(()))
+        self._tanh = tanh
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, *obs_shape] of any dtype -> [B, outputs]"""
+        return self.from_normalized(self.normalized(obs))
+
+    def normalized(self, obs: Tensor) -> Tensor:
+        """[B, *obs_shape] of any dtype -> [B, F] in the dtype of the weights."""
+        flat = obs.reshape(obs.shape[0], -1).to(self.out.weight.dtype)
+        if self.norm is None:
+            return flat
+        normal: Tensor = self.norm(flat)
+        return normal
+
+    def from_normalized(self, obs: Tensor) -> Tensor:
+        """[B, F] -> [B, outputs]. Of a batch that several networks look at, normalised once."""
+        x = obs
+        for weight, bias in self._layers:
+            x = self._activate(functional.linear(x, weight, bias))
+        out = functional.linear(x, self.out.weight, self.out.bias)
+        return torch.tanh(out) if self._tanh else out
+
+
+def mean_and_log_std(out: Tensor) -> tuple[Tensor, Tensor]:
+    """The two halves of a Gaussian policy's output: [B, 2A] -> [B, A] each, the second one kept within reason."""
+    mean, log_std = out.chunk(2, dim=1)
+    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+
+class CriticNetwork(nn.Module):
+    """M critics of one shape: `outputs` numbers each of a (normalised) observation and an action.
+
+    Args:
+        obs_shape: shape of one observation.
+        action_size: values in one action.
+        hidden: layer widths; the action joins the observation before the first layer.
+        activation: after every hidden layer.
+        members: M; 2 for twins.
+        outputs: 1 for a value, N for a distribution.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        action_size: int,
+        hidden: tuple[int, ...],
+        activation: Activation,
+        *,
+        members: int = 1,
+        outputs: int = 1,
+    ) -> None:
+        super().__init__()
+        self.body = EnsembleMLP(members, math.prod(obs_shape) + action_size, hidden, outputs, activation)
+
+    def forward(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """[B, F], [B, A] -> [M, B, outputs]; of the `first` so many members only, if given."""
+        out: Tensor = self.body(torch.cat((obs, action), dim=1), first)
+        return out

@@ -1,0 +1,122 @@
+"""Targets of actor-critic learning with continuous actions, and the noise that explores and smooths.
+
+Critics come as ensembles: `q_t` is [M, B], M critics' values of the next state and the (target) policy's action there.
+Actions are in [-1, 1] here; whoever talks to an environment scales them. Targets never carry a gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shoal.ops._checks import check_axes, check_floating
+
+
+def sigma_ladder(total: int, largest: float, smallest: float) -> npt.NDArray[np.float64]:
+    """Standard deviations of the noise of many explorers, from the boldest to the most careful, in equal ratios.
+
+    What the ladder of epsilons of "Distributed Prioritized Experience Replay" (https://arxiv.org/abs/1803.00933) is for
+    discrete actions: each explorer keeps its own for the whole training.
+
+    Args:
+        total: how many explorers there are (actors times lanes); a single one has the geometric mean.
+        largest: of the first, positive.
+        smallest: of the last, positive and at most `largest`.
+
+    Returns:
+        [total] float64, falling.
+    """
+    if total < 1:
+        raise ValueError(f"total must be at least 1, got {total}.")
+    if not 0 < smallest <= largest:
+        raise ValueError(f"0 < smallest <= largest must hold, got smallest={smallest} and largest={largest}.")
+    if total == 1:
+        return np.array([np.sqrt(largest * smallest)])
+    ladder: npt.NDArray[np.float64] = np.geomspace(largest, smallest, total)
+    return ladder
+
+
+def bootstrap_target(v_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
+    """Target of a value or of a distribution: r + discount * v, atom by atom.
+
+    "Continuous control with deep reinforcement learning", https://arxiv.org/abs/1509.02971; for atoms "Distributed
+    Distributional Deterministic Policy Gradients", https://arxiv.org/abs/1804.08617.
+
+    Args:
+        v_t: [B] values of the next state, or [B, N] equally likely atoms of its return.
+        r_t: [B] rewards.
+        discount_t: [B] discounts, 0 where the episode terminated.
+
+    Returns:
+        [B] or [B, N], without gradient.
+    """
+    check_axes(v_t=(v_t, "BN" if v_t.dim() == 2 else "B"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
+    check_floating(v_t=v_t, r_t=r_t, discount_t=discount_t)
+    with torch.no_grad():
+        if v_t.dim() == 2:
+            return r_t[:, None] + discount_t[:, None] * v_t
+        return r_t + discount_t * v_t
+
+
+def clipped_double_q_target(q_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
+    """Target of TD3: the least of the critics' values, r + discount * min_m q_m.
+
+    "Addressing Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
+
+    Args:
+        q_t: [M, B] values of the next state by each target critic.
+        r_t: [B] rewards.
+        discount_t: [B] discounts, 0 where the episode terminated.
+
+    Returns:
+        [B] targets, without gradient.
+    """
+    check_axes(q_t=(q_t, "MB"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
+    check_floating(q_t=q_t, r_t=r_t, discount_t=discount_t)
+    with torch.no_grad():
+        return r_t + discount_t * q_t.amin(dim=0)
+
+
+def soft_q_target(q_t: Tensor, log_prob_t: Tensor, temperature: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
+    """Target of SAC: r + discount * (min_m q_m - temperature * log_prob).
+
+    "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905.
+
+    Args:
+        q_t: [M, B] values of the next state and an action drawn there, by each target critic.
+        log_prob_t: [B] log-probability of that action.
+        temperature: scalar, what a unit of entropy is worth.
+        r_t: [B] rewards.
+        discount_t: [B] discounts, 0 where the episode terminated.
+
+    Returns:
+        [B] targets, without gradient.
+    """
+    check_axes(q_t=(q_t, "MB"), log_prob_t=(log_prob_t, "B"), temperature=(temperature, ""))
+    check_axes(q_t=(q_t, "MB"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
+    check_floating(q_t=q_t, log_prob_t=log_prob_t, temperature=temperature, r_t=r_t, discount_t=discount_t)
+    with torch.no_grad():
+        return r_t + discount_t * (q_t.amin(dim=0) - temperature * log_prob_t)
+
+
+def smoothed_action(action: Tensor, noise: Tensor, clip: float) -> Tensor:
+    """Target policy smoothing: the action and a little bounded noise, kept within [-1, 1].
+
+    "Addressing Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
+
+    Args:
+        action: [B, A] of the target policy.
+        noise: [B, A] of the same scale.
+        clip: most that the noise may change a dimension; positive.
+
+    Returns:
+        [B, A] without gradient.
+    """
+    check_axes(action=(action, "BA"), noise=(noise, "BA"))
+    check_floating(action=action, noise=noise)
+    if not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}.")
+    with torch.no_grad():
+        return (action + noise.clamp(-clip, clip)).clamp_(-1.0, 1.0)
