@@ -37,7 +37,7 @@ def test_each_type_makes_its_selector(kind: Any, expected: type) -> None:
 
 @pytest.mark.parametrize("kind", ["elite", "attentive"])
 def test_features_are_asked_for(kind: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{kind} needs an algorithm that records features: impala"):
+    with pytest.raises(ConfigError, match=f"{kind} needs an algorithm that has features: impala or impact"):
         ReplaySettings(selectors=(SelectorSettings(type=kind),)).make_selector()
 
 

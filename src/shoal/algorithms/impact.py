@@ -36,8 +36,8 @@ class Config(ActorCriticConfig):
     target_period: int = Field(
         16, ge=1, description="Updates between two copies into the target network; slots x passes."
     )
-    surrogate_clip: float = Field(0.2, gt=0, le=1, description="How far the ratio to the target policy may go from 1.")
-    worker_clip: float = Field(2.0, gt=0, description="Largest ratio of the worker's to the target's probability.")
+    surrogate_clip: float = Field(0.2, gt=0, lt=1, description="How far the ratio to the target policy may go from 1.")
+    worker_clip: float = Field(2.0, ge=1, description="Largest ratio of the worker's to the target's probability.")
     rho_clip: float = Field(1.0, gt=0, description="Largest importance ratio in the value targets.")
     c_clip: float = Field(1.0, gt=0, description="Largest importance ratio along the trace.")
     trace_lambda: float = Field(0.95, ge=0, le=1, description="Shortens the trace.")

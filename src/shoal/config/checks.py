@@ -33,6 +33,13 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
             f"replay.samples_per_insert = {replay.samples_per_insert:g} cannot be used with a queue, which decides by "
             "itself how often a step is drawn: set it to null, and the ratios of replay.selectors to what you want."
         )
+    if settings.share.registry and (
+        len(replay.selectors) > 1 or settings.definition.steps_per_draw(settings.algorithm) > 1
+    ):
+        found.append(
+            f"share.registry cannot be used with {settings.algo} and these replay.selectors: runs share transitions "
+            "that a single selector draws."
+        )
     least = settings.learner.batch.min
     if least is not None and least > batch_size:
         found.append(f"learner.batch.min = {least} is more than the largest batch, {batch_size}.")
@@ -64,11 +71,12 @@ def check_environment(settings: RunSettings) -> EnvSpec:
             f"replay.capacity = {settings.replay.capacity} is too small for actors = {settings.actors} times "
             f"env.lanes = {settings.env.lanes}, which need {least} steps: raise it, or lower one of them."
         )
-    if not span.crosses_episodes and any(part.type == "fifo" for part in settings.replay.selectors):
+    if not span.crosses_episodes and any(part.is_queue for part in settings.replay.selectors):
         raise ConfigError(
-            f"replay.selectors has a fifo, but {settings.algo} learns from transitions and a fifo hands out sequences: "
+            f"replay.selectors has a queue, but {settings.algo} learns from transitions and queues hand out sequences: "
             "use uniform, newest or prioritized."
         )
+    assembly.check_queue(settings, span)
     assembly.choose_device(settings.learner.device, spec)
     if settings.actor.inference == "served":
         assembly.inference_device(settings, spec)

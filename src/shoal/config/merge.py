@@ -41,7 +41,7 @@ def layered(
     """
     algo = _algo(scenario, overrides)
     fields = Fields.of(algo)
-    data = merged(get_algorithm(algo).defaults, merged(scenario, {"algo": algo}))
+    data = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
     problems: list[ConfigError] = []
     for name, value in overrides:
         try:
@@ -50,6 +50,17 @@ def layered(
         except ConfigError as error:
             problems.append(error)
     return fields, data, problems
+
+
+def _unfolded(scenario: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """A plain value for a whole section becomes the setting it means, so that the section's other values stay."""
+    shorts = {key: fields.shorthand(key) for key in scenario}
+    return {
+        key: {short: value}
+        if (short := shorts[key]) and value is not None and not isinstance(value, Mapping)
+        else value
+        for key, value in scenario.items()
+    }
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _FIXED: dict[str, str] = {
     "actors": _SHARDS,
     "actor.precision": _LEARNING,
     "learner.batch_size": _LEARNING,
+    "learner.batch": _LEARNING,
     "replay.capacity": _SHARDS,
     "replay.path": _SHARDS,
     "replay.selectors": _LEARNING,

@@ -28,7 +28,7 @@ from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Column, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
-from shoal.replay.back_pressure import BackPressure, queue_rows
+from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
 from shoal.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -190,12 +190,26 @@ def queue_capacity(settings: RunSettings) -> int:
 
 def queue_of(settings: RunSettings, writer: ShardWriter, span: Span) -> BackPressure | None:
     """What holds an actor back until its sequences were read; None when nothing does."""
-    queue = settings.replay.queue
-    if queue is None:
+    if settings.replay.queue is None:
         return None
-    capacity = queue.capacity or queue_capacity(settings)
-    rows = queue_rows(capacity, span.after, settings.actors * settings.env.lanes, span.before)
-    return BackPressure(writer, rows)
+    return BackPressure(writer, _queue_rows(settings, span))
+
+
+def check_queue(settings: RunSettings, span: Span) -> None:
+    """Refuses a queue that the shards are too short for."""
+    if settings.replay.queue is not None:
+        wanted, rows = _queue_rows(settings, span) + SPARE_ROWS, rows_per_shard(settings)
+        if wanted > rows:
+            raise ConfigError(
+                f"The queue may hold {wanted} rows of each of {settings.actors} shards, which have {rows}: raise "
+                f"replay.capacity = {settings.replay.capacity}, or lower the queue's own capacity."
+            )
+
+
+def _queue_rows(settings: RunSettings, span: Span) -> int:
+    assert settings.replay.queue is not None
+    capacity = settings.replay.queue.capacity or queue_capacity(settings)
+    return queue_rows(capacity, span.after, settings.actors * settings.env.lanes, span.before)
 
 
 def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: int) -> Any:

@@ -2,8 +2,8 @@
 
     writer ──append──▶ Shard ──map──▶ Replay (Selector ▸ View) ──Sample──▶ learner ──priorities──▶ Replay
 
-A writer owns its shard and never waits for a reader; a reader maps any number of shards, keeps its own index of what
-may be drawn, and copies rows into prepared batches.
+A writer owns its shard and waits for no reader, unless a queue asks it to; a reader maps any number of shards, keeps
+its own index of what may be drawn, and copies rows into prepared batches.
 
 What draws loads numba, which takes a second. It is loaded when asked for, so that actors, which only write, start
 without it.

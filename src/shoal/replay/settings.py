@@ -141,7 +141,7 @@ class SelectorSettings(BaseModel):
         if not self.compares_features:
             return Uniform(self.fraction if self.type == "newest" else 1.0, self.capacity)
         if features is None:
-            raise ConfigError(f"{self.type} needs an algorithm that records features: impala.")
+            raise ConfigError(f"{self.type} needs an algorithm that has features: impala or impact.")
         scored: dict[str, Any] = {name: getattr(self, name) for name in _SCORED} | {"drawn": drawn}
         if self.type == "attentive":
             return Attentive(features, **scored)

@@ -76,7 +76,7 @@ class States:
         if recorded and FEATURE not in schema:
             raise WrongSchema(
                 f"{shard.path} has no column {FEATURE!r}, which this selector compares with: use an algorithm that "
-                "records features (impala), or another selector."
+                "records features (impala, impact), or another selector."
             )
         steps = span.after if span.crosses_episodes else 1
         count = min(steps, self._compared or steps)
