@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from shoal.algorithms.flat import FlatParameters
+from shoal.algorithms.flat import FlatAdam, FlatParameters
+from shoal.errors import CheckpointError
 
 
 def make() -> nn.Sequential:
@@ -48,3 +50,33 @@ def test_loading_a_state_dict_changes_the_vector() -> None:
         other[0].weight.fill_(7.0)
     module.load_state_dict(other.state_dict())
     assert (flat.vector[:24] == 7.0).all()
+
+
+def test_flat_adam_is_torchs_adam() -> None:
+    """Step by step, and after its state went through a checkpoint."""
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    flat = FlatParameters(ours)
+    adam, reference = FlatAdam(flat, 1e-2, 1e-6), torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=1e-6)
+    for step in range(6):
+        x = torch.randn(4, 3)
+        flat.take_gradients(torch.autograd.grad(ours(x).square().sum(), list(ours.parameters())))
+        adam.step()
+        reference.zero_grad()
+        theirs(x).square().sum().backward()
+        reference.step()
+        torch.testing.assert_close(ours.weight, theirs.weight)
+        torch.testing.assert_close(ours.bias, theirs.bias)
+        if step == 2:
+            saved = {name: tensor.clone() for name, tensor in adam.tensors("it.").items()}
+            adam = FlatAdam(flat, 1e-2, 1e-6)
+            adam.load(saved, "it.")
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    adam, other = (FlatAdam(FlatParameters(nn.Linear(3, size)), 1e-2, 1e-6) for size in (2, 5))
+    with pytest.raises(CheckpointError, match=r"exp_avg has shape \[20\]"):
+        adam.load(other.tensors("it."), "it.")
+    with pytest.raises(CheckpointError, match="missing"):
+        adam.load({}, "it.")

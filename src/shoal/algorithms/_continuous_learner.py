@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from shoal.algorithms._continuous import ActionBounds, ContinuousConfig
 from shoal.algorithms.capture import Captured
-from shoal.algorithms.flat import FlatParameters
+from shoal.algorithms.flat import FlatAdam, FlatParameters
 from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
-from shoal.algorithms.state import flatten_optimizer, load_module, module_tensors, restore_optimizer
+from shoal.algorithms.state import load_module, module_tensors
 from shoal.networks import CriticNetwork, PolicyNetwork
 from shoal.ops import Moments, importance_weights, linear_schedule, merged_moments
 from shoal.types import EnvSpec, Sample, Transition
@@ -101,35 +101,23 @@ class _Updated(NamedTuple):
 
 
 class _Part:
-    """Some parameters with their optimiser, and perhaps a target that follows them."""
+    """Some parameters with their optimiser."""
 
-    def __init__(self, module: nn.Module, learning_rate: float, config: ContinuousConfig, capture: bool) -> None:
+    def __init__(self, module: nn.Module, learning_rate: float, config: ContinuousConfig) -> None:
         self.flat = FlatParameters(module)
         self.parameters = list(module.parameters())
-        self.optimizer = torch.optim.Adam(
-            [self.flat.vector], lr=learning_rate, eps=config.adam_epsilon, fused=True, capturable=capture
-        )
-        self._capture, self._clip = capture, config.gradient_clip
+        self.optimizer = FlatAdam(self.flat, learning_rate, config.adam_epsilon)
+        self._clip = config.gradient_clip
 
     def minimise(self, loss: Tensor, bound: float | None = None) -> Tensor:
         """One step down; returns the norm of the gradient. Other parameters that `loss` depends on get none."""
-        self.flat.zero_grad()
-        loss.backward(inputs=self.parameters)
+        self.flat.take_gradients(torch.autograd.grad(loss, self.parameters))
         if bound is not None:
             self.flat.grad.clamp_(-bound, bound)
         clip = self._clip
         norm = torch.linalg.vector_norm(self.flat.grad) if clip is None else self.flat.clip_gradients(clip)
         self.optimizer.step()
         return norm
-
-    def state(self, name: str) -> tuple[dict[str, Tensor], dict[str, object]]:
-        return flatten_optimizer(self.optimizer, f"{name}_optimizer.")
-
-    def load(self, state: LearnerState, name: str) -> None:
-        scalars = state.scalars[f"{name}_optimizer"]
-        restore_optimizer(self.optimizer, state.tensors, scalars, f"{name}_optimizer.")
-        for group in self.optimizer.param_groups:
-            group["capturable"] = self._capture  # of this device, not of the one it was saved on
 
 
 class ContinuousLearner:
@@ -163,8 +151,8 @@ class ContinuousLearner:
         capture = context.compile and context.device.type == "cuda"
         extra = rules.policy_extra.to(context.device) if rules.policy_extra is not None else nn.Module()
         self._extra = extra
-        self._policy = _Part(nn.ModuleList([policy, extra]), config.policy_learning_rate, config, capture)
-        self._critic = _Part(critic, config.learning_rate, config, capture)
+        self._policy = _Part(nn.ModuleList([policy, extra]), config.policy_learning_rate, config)
+        self._critic = _Part(critic, config.learning_rate, config)
         followed: list[tuple[nn.Module, nn.Module]] = [(self._networks.target_critic, critic)]
         followed += [(target_policy, policy)] if rules.policy_target else []
         # The policy's vector begins with the policy, so that its target is as long as the beginning.
@@ -263,23 +251,21 @@ class ContinuousLearner:
 
     def state(self) -> LearnerState:
         """See `Learner.state`."""
-        tensors: dict[str, Tensor] = {}
-        scalars: dict[str, object] = {}
-        for name, part in (("policy", self._policy), ("critic", self._critic)):
-            of_part, scalars[f"{name}_optimizer"] = part.state(name)
-            tensors |= of_part
+        tensors = self._policy.optimizer.tensors("policy_optimizer.") | self._critic.optimizer.tensors(
+            "critic_optimizer."
+        )
         for name, module in self._modules().items():
             tensors |= module_tensors(module, f"{name}.")
         if self._moments is not None:
             tensors |= {f"moments.{name}": value for name, value in self._moments._asdict().items()}
-        return LearnerState(tensors, {**scalars, "learner_updates": self._updates})
+        return LearnerState(tensors, {"learner_updates": self._updates})
 
     def load_state(self, state: LearnerState) -> None:
         """See `Learner.load_state`."""
         for name, module in self._modules().items():
             load_module(module, state.tensors, f"{name}.")
-        self._policy.load(state, "policy")
-        self._critic.load(state, "critic")
+        self._policy.optimizer.load(state.tensors, "policy_optimizer.")
+        self._critic.optimizer.load(state.tensors, "critic_optimizer.")
         if self._moments is not None:
             for name, kept in self._moments._asdict().items():
                 kept.copy_(state.tensors[f"moments.{name}"])

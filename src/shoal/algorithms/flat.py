@@ -6,8 +6,12 @@ gradients in another, clipping and the optimiser are a handful of operations wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
+
+from shoal.errors import CheckpointError
 
 
 class FlatParameters:
@@ -31,8 +35,66 @@ class FlatParameters:
         """Forgets the gradients; the vector stays, so that the next ones are added into it."""
         self.grad.zero_()
 
+    def take_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Gradients of all parameters, in their order, in the place of the ones before: fewer passes over memory than
+        zeroing and adding.
+        """
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.grad)
+
     def clip_gradients(self, largest: float) -> Tensor:
         """Scales the gradients down to a norm of at most `largest`; returns the norm they had."""
         norm: Tensor = torch.linalg.vector_norm(self.grad)
         self.grad.mul_((largest / (norm + 1e-6)).clamp(max=1.0))
         return norm
+
+
+class FlatAdam:
+    """Adam on one vector: what `torch.optim.Adam(fused=True)` computes, without what it does around it.
+
+    "Adam: A Method for Stochastic Optimization", https://arxiv.org/abs/1412.6980. Of 52 us that torch's optimiser
+    takes on 10,000 parameters, 17 are arithmetic, the rest looks up states and groups tensors. Everything it changes is
+    a tensor on the device, so it can be captured in a CUDA graph.
+    """
+
+    def __init__(self, flat: FlatParameters, learning_rate: float, epsilon: float) -> None:
+        self._vector, self._gradient = flat.vector, flat.grad
+        self._learning_rate, self._epsilon = learning_rate, epsilon
+        self._state = {
+            "exp_avg": torch.zeros_like(flat.grad),
+            "exp_avg_sq": torch.zeros_like(flat.grad),
+            "step": torch.zeros((), device=flat.grad.device),
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step along the gradient."""
+        state = self._state
+        state["step"].add_(1.0)
+        torch._fused_adam_(
+            [self._vector],
+            [self._gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            lr=self._learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=self._epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """Its state under `prefix` + names. No copy: save before the next step."""
+        return {prefix + name: tensor for name, tensor in self._state.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
+        """The inverse of `tensors`; CheckpointError when it does not fit."""
+        for name, kept in self._state.items():
+            given = tensors.get(prefix + name)
+            if given is None or given.shape != kept.shape:
+                found = "is missing" if given is None else f"has shape {list(given.shape)}"
+                raise CheckpointError(f"The checkpoint's {prefix}{name} {found}; {list(kept.shape)} is needed here.")
+            kept.copy_(given)

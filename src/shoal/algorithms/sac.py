@@ -117,7 +117,8 @@ def policy_loss(
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
     """What updates the weights."""
-    temperature = Temperature(config.initial_temperature)
+    temperature = Temperature(config.initial_temperature).to(context.device)
+    learned = temperature if config.learn_temperature else None
     target = -float(ActionBounds(spec).size) if config.target_entropy is None else config.target_entropy
 
     def critics(networks: Networks, batch: Batch) -> CriticLoss:
@@ -128,7 +129,7 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
         noise = torch.randn_like(batch.action)
         return policy_loss(networks, batch, noise, log_temperature=temperature.log, target_entropy=entropy)
 
-    rules = Rules(critics, policy, policy_target=False, policy_extra=temperature)
+    rules = Rules(critics, policy, policy_target=False, policy_extra=learned)
     parts = (make_network(config, spec), make_critic(config, spec), rules)
     return ContinuousLearner(*parts, config, spec, context)
 
