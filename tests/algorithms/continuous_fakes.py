@@ -28,7 +28,10 @@ class LinearCritic(nn.Module):
         super().__init__()
         self.base, self.slope = nn.Parameter(torch.tensor(base)), nn.Parameter(torch.tensor(slope))
 
-    def forward(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.judge(obs, action)
+
+    def judge(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
         total = (obs + action)[None]  # [1, B, 1]
         return (self.base[:, None] + self.slope[:, None] * total)[:first]  # [M, B, N]
 

@@ -95,8 +95,8 @@ def test_what_is_handed_out_is_what_the_environment_takes(
 def policy_of(sigma: float, lanes: int = 2000) -> ExploringPolicy:
     network = PolicyNetwork((3,), 2, (8,), "relu", normalize=False, tanh=True)
     with torch.no_grad():
-        network.out.weight.zero_()
-        network.out.bias.zero_()  # the greedy action is the middle
+        network.body.weights[-1].zero_()
+        network.body.biases[-1].zero_()  # the greedy action is the middle
     return ExploringPolicy(network, GaussianNoise(np.full(lanes, sigma)), as_it_is, spec_of(), Seat(lanes=lanes))
 
 

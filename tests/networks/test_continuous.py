@@ -34,3 +34,14 @@ def test_a_wild_deviation_is_bounded() -> None:
 def test_a_critic_has_a_value_per_member_and_sample() -> None:
     critic = CriticNetwork((3,), 2, (8,), "relu", members=2, outputs=5)
     assert critic(torch.zeros(4, 3), torch.zeros(4, 2)).shape == (2, 4, 5)
+
+
+def test_a_judge_gets_no_gradient() -> None:
+    """The action does, and the same one; the weights are constants."""
+    torch.manual_seed(0)
+    critic, obs = CriticNetwork((3,), 2, (8,), "relu", members=2), torch.randn(4, 3)
+    action = torch.randn(4, 2, requires_grad=True)
+    expected = torch.autograd.grad(critic(obs, action)[0].sum(), action)[0]
+    critic.judge(obs, action, first=1).sum().backward()
+    torch.testing.assert_close(action.grad, expected)
+    assert all(parameter.grad is None for parameter in critic.parameters())

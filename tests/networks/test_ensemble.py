@@ -44,6 +44,16 @@ def test_gradients_are_those_of_the_members(activation: Activation) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("first", [None, 1])
+def test_gradients_are_exact(activation: Activation, first: int | None) -> None:
+    """Against finite differences, of the input and of every parameter."""
+    torch.manual_seed(1)
+    ensemble = EnsembleMLP(2, 3, (6, 5), 2, activation).double()
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, *_: ensemble(x, first), (x, *ensemble.parameters()))
+
+
 def test_members_start_apart_and_as_torchs_layers_do() -> None:
     torch.manual_seed(0)
     ensemble = EnsembleMLP(2, 100, (400,), 1, "relu")

@@ -157,7 +157,7 @@ def critic_loss(networks: Networks, batch: Batch) -> CriticLoss:
 
 def policy_loss(networks: Networks, batch: Batch) -> PolicyLoss:
     """What the critic thinks of the policy's actions, to be raised."""
-    return PolicyLoss(-networks.critic(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), {})
+    return PolicyLoss(-networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), {})
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:

@@ -133,7 +133,7 @@ def categorical_critic_loss(networks: Networks, batch: Batch, *, atoms: Tensor) 
 
 def policy_loss(networks: Networks, batch: Batch, *, atoms: Tensor | None) -> PolicyLoss:
     """The mean of the return's distribution at the policy's actions, to be raised; `atoms` of a categorical critic."""
-    out = networks.critic(batch.obs, networks.policy.from_normalized(batch.obs))[0]  # [B, N]
+    out = networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs))[0]  # [B, N]
     q = out.mean(dim=1) if atoms is None else (out.softmax(dim=1) * atoms).sum(dim=1)
     return PolicyLoss(-q.mean(), {})
 

@@ -107,7 +107,7 @@ def policy_loss(
     drawn = squashed_gaussian(*mean_and_log_std(networks.policy.from_normalized(batch.obs)), noise)
     temperature = log_temperature.detach().exp()
     # Not amin: it shares a tie's gradient out among all, and takes several times as long backwards.
-    q = networks.critic(batch.obs, drawn.action).squeeze(2).min(dim=0).values  # [B]
+    q = networks.critic.judge(batch.obs, drawn.action).squeeze(2).min(dim=0).values  # [B]
     loss = (temperature * drawn.log_prob - q).mean()
     metrics = {"temperature": temperature, "entropy": -drawn.log_prob.mean()}
     if target_entropy is not None:

@@ -87,7 +87,7 @@ def critic_loss(networks: Networks, batch: Batch, noise: Tensor, *, clip: float)
 def policy_loss(networks: Networks, batch: Batch) -> PolicyLoss:
     """What the first critic thinks of the policy's actions, to be raised."""
     action = networks.policy.from_normalized(batch.obs)
-    return PolicyLoss(-networks.critic(batch.obs, action, first=1).mean(), {})
+    return PolicyLoss(-networks.critic.judge(batch.obs, action, first=1).mean(), {})
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:

@@ -8,13 +8,11 @@ travel with the weights and are saved with them.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from shoal.networks.activations import Activation, activation_in_place
+from shoal.networks.activations import Activation
 from shoal.networks.ensemble import EnsembleMLP
 
 NORM_CLIP = 10.0
@@ -72,13 +70,7 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         size = math.prod(obs_shape)
         self.norm = ObservationNorm(size) if normalize else None
-        widths = (size, *hidden)
-        layers = [nn.Linear(*pair) for pair in pairwise(widths)]
-        self.hidden = nn.ModuleList(layers)
-        self.out = nn.Linear(widths[-1], outputs)
-        # Calling modules takes as long as a small layer computes; what they hold is looked up once.
-        self._layers = [(layer.weight, layer.bias) for layer in layers]
-        self._activate = activation_in_place(activation)
+        self.body = EnsembleMLP(1, size, hidden, outputs, activation)
         self.register_buffer("learned", torch.zeros(()))
         self._tanh = tanh
 
@@ -88,7 +80,7 @@ class PolicyNetwork(nn.Module):
 
     def normalized(self, obs: Tensor) -> Tensor:
         """[B, *obs_shape] of any dtype -> [B, F] in the dtype of the weights."""
-        flat = obs.reshape(obs.shape[0], -1).to(self.out.weight.dtype)
+        flat = obs.reshape(obs.shape[0], -1).to(self.body.dtype)
         if self.norm is None:
             return flat
         normal: Tensor = self.norm(flat)
@@ -96,10 +88,7 @@ class PolicyNetwork(nn.Module):
 
     def from_normalized(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, outputs]. Of a batch that several networks look at, normalised once."""
-        x = obs
-        for weight, bias in self._layers:
-            x = self._activate(functional.linear(x, weight, bias))
-        out = functional.linear(x, self.out.weight, self.out.bias)
+        out: Tensor = self.body(obs)[0]
         return torch.tanh(out) if self._tanh else out
 
 
@@ -134,7 +123,14 @@ class CriticNetwork(nn.Module):
         super().__init__()
         self.body = EnsembleMLP(members, math.prod(obs_shape) + action_size, hidden, outputs, activation)
 
-    def forward(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
-        """[B, F], [B, A] -> [M, B, outputs]; of the `first` so many members only, if given."""
-        out: Tensor = self.body(torch.cat((obs, action), dim=1), first)
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """[B, F], [B, A] -> [M, B, outputs]"""
+        out: Tensor = self.body(torch.cat((obs, action), dim=1))
+        return out
+
+    def judge(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
+        """The same for a policy's loss: the weights are constants, so no time goes into a gradient for them. Of the
+        `first` so many members only, if given.
+        """
+        out: Tensor = self.body(torch.cat((obs, action), dim=1), first, True)
         return out
