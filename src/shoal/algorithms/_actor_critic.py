@@ -56,6 +56,10 @@ def make_distribution(spec: EnvSpec) -> ActionDistribution:
     return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
 
 
+def accept(spec: EnvSpec) -> None:
+    """Refuses nothing: actions may be discrete or continuous."""
+
+
 def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
     """Policy and value of an observation."""
     return ActorCritic(

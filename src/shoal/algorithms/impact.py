@@ -106,15 +106,11 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return SequenceLearner(network, loss, config, context, target=target, target_period=config.target_period)
 
 
-def _accepts(spec: EnvSpec) -> None:
-    """Discrete and continuous actions."""
-
-
 ALGORITHM = Algorithm(
     name=NAME,
     summary="IMPALA with a target network, a clipped surrogate and batches used several times",
     config=Config,
-    check=_accepts,
+    check=common.accept,
     columns=columns,
     make_view=common.make_view,
     make_policy=make_policy,

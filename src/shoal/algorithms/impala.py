@@ -123,15 +123,11 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return SequenceLearner(common.make_network(config, spec), loss, config, context)
 
 
-def _accepts(spec: EnvSpec) -> None:
-    """Discrete and continuous actions."""
-
-
 ALGORITHM = Algorithm(
     name=NAME,
     summary="V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
     config=Config,
-    check=_accepts,
+    check=common.accept,
     columns=columns,
     make_view=common.make_view,
     make_policy=make_policy,

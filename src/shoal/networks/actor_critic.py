@@ -162,6 +162,7 @@ def _initialise(network: ActorCritic) -> None:
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(module.weight, math.sqrt(2.0))
-            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+            assert module.bias is not None  # a layer may be made without one; none here is
+            nn.init.zeros_(module.bias)
     nn.init.orthogonal_(network.policy_head.weight, 0.01)
     nn.init.orthogonal_(network.value_head.weight, 1.0)

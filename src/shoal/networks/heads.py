@@ -7,6 +7,8 @@ sample's values would depend on its neighbours.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -83,7 +85,7 @@ class _Streams(nn.Module):
         # A torso without layers has no dtype of its own to cast to.
         features = features.to(self.advantage.weight.dtype)
         if self.hidden is not None:
-            features = torch.relu(_wide_linear(self.hidden[0], features))  # type: ignore[arg-type]
+            features = torch.relu(_wide_linear(cast(nn.Linear, self.hidden[0]), features))
         if self.value is None:
             return None, self.advantage(features)
         if self.hidden is None:
