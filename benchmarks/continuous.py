@@ -19,7 +19,9 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,27 +204,38 @@ def wall(options: argparse.Namespace) -> Found:
 # ---- HalfCheetah
 
 
+def _side_by_side(calls: list[Callable[[], Outcome]], jobs: int) -> list[Outcome]:
+    """Runs of which only the returns are compared: so many at a time."""
+
+    def told(call: Callable[[], Outcome]) -> Outcome:
+        one = call()
+        say(f"  seed {one.seed}: {one.who} {one.last:.0f} after {one.env_steps:,} steps, {one.seconds:.0f} s")
+        return one
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(told, calls))
+
+
 def halfcheetah(options: argparse.Namespace) -> Found:
     """The same networks, batch, learning rate, random steps and updates per step."""
-    runs: list[Outcome] = []
     every = max(1000, options.steps // 20)
+    calls: list[Callable[[], Outcome]] = []
     for seed in range(1, options.seeds + 1):
         for name in options.algorithms:
             width = list(SIZES[name])
             rate = 3e-4 if name == "sac" else 1e-3
             settings = {"learning_rate": rate, "learning_starts": 5000, "policy_kwargs": {"net_arch": width}}
-            settings |= {"batch_size": BATCH, "device": options.device}
+            settings |= {"batch_size": BATCH, "device": options.peer_device or options.device}
             if name == "td3":
                 settings |= {"train_freq": 1, "gradient_steps": 1}
             overrides = [f"stop.steps={options.steps}", "stop.mean_return=null", f"evaluation.every_steps={every}"]
             overrides += [f"policy_hidden={width}", f"critic_hidden={width}", f"learning_rate={rate}"]
             overrides += [f"policy_learning_rate={rate}", "evaluation.episodes=5", "evaluation.lanes=5"]
-            overrides += [f"learner.device={options.device}", *options.settings]
-            runs.append(shoal(f"scenarios/halfcheetah_{name}.yaml", seed, tuple(overrides), f"shoal {name}"))
+            overrides += ["replay.min_size=5000", f"learner.device={options.device}", *options.settings]
+            ours = (f"scenarios/halfcheetah_{name}.yaml", seed, tuple(overrides), f"shoal {name}")
             plan = Sb3Plan(name.upper(), "HalfCheetah-v5", options.steps, settings, every, 5, None, f"sb3 {name}")
-            runs.append(sb3(plan, seed))
-            for one in runs[-2:]:
-                say(f"  seed {seed}: {one.who} {one.last:.0f} after {one.env_steps:,} steps, {one.seconds:.0f} s")
+            calls += [partial(sb3, plan, seed), partial(shoal, *ours)]
+    runs = _side_by_side(calls, options.jobs)
     rows = []
     for name in options.algorithms:
         ours, theirs = ([one.last for one in runs if one.who == f"{who} {name}"] for who in ("shoal", "sb3"))
@@ -278,6 +291,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of halfcheetah (100,000)")
     parser.add_argument("--algorithms", nargs="+", help="of pendulum and halfcheetah; default: all")
     parser.add_argument("--device", default="cpu", help="of the learners in updates and halfcheetah: cpu or cuda")
+    parser.add_argument("--peer-device", help="of SB3 in halfcheetah, if another")
+    parser.add_argument("--jobs", type=int, default=1, help="runs of halfcheetah at a time (1)")
     parser.add_argument("--seconds", type=float, default=3.0, help="per contender and round of updates")
     parser.add_argument("--rounds", type=int, default=7, help="of updates")
     parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="for every run of Shoal")

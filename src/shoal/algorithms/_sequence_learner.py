@@ -129,6 +129,7 @@ class SequenceLearner:
         end = config.learning_rate_end if config.schedule_updates else config.learning_rate
         self._rate = polynomial_schedule(config.learning_rate, end, config.schedule_updates, config.schedule_power)
         self._updates = 0
+        self._copied = torch.cuda.Event() if context.device.type == "cuda" else None
 
     @property
     def module(self) -> nn.Module:
@@ -138,6 +139,8 @@ class SequenceLearner:
     def step(self, sample: Sample) -> StepResult:
         """See `Learner.step`."""
         batch = to_batch(sample, self._config.gamma, self._device)
+        if self._copied is not None:
+            self._copied.record()
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._context.autocast):
             batch = after_burn_in(self._network, batch, self._config.burn_in)
             loss = self._loss(self._network, batch)
@@ -151,6 +154,8 @@ class SequenceLearner:
         if self._target_period and self._updates % self._target_period == 0:
             self.weights_replaced()
         metrics = {"loss": loss.total.detach(), "gradient_norm": norm, **loss.metrics}
+        if self._copied is not None:
+            self._copied.synchronize()  # the sample's arrays are used again
         return StepResult(metrics, None)
 
     def state(self) -> LearnerState:
