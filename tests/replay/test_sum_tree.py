@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.replay.sum_tree import SumTree
+from shoal.types import Keys
 
 PRIORITIES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
@@ -130,3 +131,32 @@ def test_nothing_to_set_is_no_error() -> None:
     tree.set_many(np.empty(0, np.int64), np.empty(0))
     tree.set_range(2, np.empty(0))
     assert tree.total == 4.0
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(7, 3), (1000, 8), (99_991, 1)])
+def test_rows_of_a_ring_that_went_round_for_years(rows: int, lanes: int) -> None:
+    """Positions come from products of floats, not from divisions: they must be exact for any number of rows."""
+    rng = np.random.default_rng(rows)
+    tree = SumTree(rows * lanes)
+    tree.set_range(0, np.ones(rows * lanes))
+    for newest in (rows - 1, 10**6, 2**45 + 1, 2**50):
+        logical = newest - rng.integers(0, rows, 64)
+        logical = np.clip(logical, max(0, newest - rows + 1), newest)
+        lane = rng.integers(0, lanes, 64).astype(np.int32)
+        keys = Keys(np.zeros(64, np.int32), lane, logical)
+        tree.set_range(0, np.ones(rows * lanes))
+        assert tree.update(0, keys, np.full(64, 3.0), rows, lanes, max(0, newest - rows + 1), newest + 1) == 0
+        expected = np.ones(rows * lanes)
+        expected[logical % rows * lanes + lane] = 3.0
+        np.testing.assert_array_equal(tree[np.arange(rows * lanes)], expected)
+
+        points = rng.random(200)
+        drawn = Keys.empty(200)
+        probabilities = np.empty(200)
+        tree.draw(
+            points, 0, tree.total / 200, 0.0, tree.total, rows, lanes, newest, drawn.lane, drawn.logical, probabilities
+        )
+        assert ((newest - rows < drawn.logical) & (drawn.logical <= newest)).all()
+        np.testing.assert_allclose(
+            probabilities, expected[drawn.logical % rows * lanes + drawn.lane] / tree.total, rtol=1e-12
+        )

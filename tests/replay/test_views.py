@@ -27,7 +27,7 @@ from shoal.replay.table import Table
 from shoal.types import CUT, FINAL, STEP, Keys, Sample, Sequence
 
 EXTRAS = (Column("log_prob", "float32"), Column("core", "float32", (3,)), Column("odd", "uint8", (5,)))
-LAYOUTS = (("float32", (2,)), ("uint8", (3,)), ("uint8", (2, 4)), ("int16", ()), ("float32", (200,)))
+LAYOUTS = (("float32", (2,)), ("uint8", (3,)), ("uint8", (2, 4)), ("int16", ()), ("float32", (6,)), ("float32", (200,)))
 
 
 @dataclass

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.memory import clear_bytes, copy_bytes, load_byte, load_float, load_uint32, prefetch
+from shoal.replay.memory import clear_bytes, copy_bytes, copy_word, load_byte, load_float, load_uint32, prefetch
 
 Int64s = npt.NDArray[np.int64]
 
@@ -30,6 +30,8 @@ PIECES = 2
 """Per thread: several, so that a thread that is held up leaves its share to the others."""
 SMALL_ROW = 512
 """All rows of up to so many bytes are fetched before the first is copied."""
+WORD, WORDS = 8, 64
+"""Rows of whole words, up to so many bytes, are copied word by word."""
 LINE, PAGE, AHEAD = 64, 4096, 512
 """Bytes of a cache line, of a page of shared memory, and of each page of the next draw to fetch early."""
 
@@ -38,6 +40,15 @@ _SHORTS = numba.types.Array(numba.int32, 1, "C", readonly=True)
 _KEYS = (_SHORTS, _SHORTS, _INTS)
 _OUT_FLOATS = numba.float32[::1]
 _INT = numba.int64
+
+
+@numba.njit(numba.void(_INT, _INT, _INT), nogil=True, cache=True)
+def _copy_row(into, source, width):  # type: ignore[no-untyped-def]
+    if width <= WORDS and width % WORD == 0:
+        for word in range(0, width, WORD):
+            copy_word(into + word, source + word)
+    else:
+        copy_bytes(into, source, width)
 
 
 @numba.njit(numba.void(*(_INT,) * 9), nogil=True, cache=True)
@@ -100,7 +111,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
     count = logical.shape[0]
     position = np.empty(count, np.int64)  # kept: divisions are slow
     for i in range(count):
-        s = shard[i]
+        s = np.uintp(shard[i])
         position[i] = logical[i] % rows[s]
         origin = lane[i] * rows[s] + position[i]
         prefetch(reward[s] + 4 * origin)
@@ -119,7 +130,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
         if width > SMALL_ROW:
             # The processor goes on by itself within a page, but knows neither the next one nor the next draw.
             soon = min(i + 1, count - 1)
-            s = shard[soon]
+            s = np.uintp(shard[soon])
             origin = lane[soon] * rows[s] + position[soon]
             start = obs[s] + width * (origin - stack + 1)
             end = start + width * (stack if next_obs[s] != 0 else stack + n)
@@ -127,10 +138,10 @@ def n_step_rows(  # type: ignore[no-untyped-def]
             for page in range(start // PAGE * PAGE, end, PAGE):
                 for ahead in range(0, AHEAD, LINE):
                     prefetch(page + ahead)
-        s, place, row = shard[i], target[i], position[i]
+        s, place, row = np.uintp(shard[i]), target[i], position[i]
         ring = rows[s]
         base = lane[i] * ring
-        copy_bytes(out_action + place * action_width, action[s] + (base + row) * action_width, action_width)
+        _copy_row(out_action + place * action_width, action[s] + (base + row) * action_width, action_width)
         total, discount = 0.0, 1.0
         last, steps = row, 0
         for _ in range(n):
@@ -152,7 +163,10 @@ def n_step_rows(  # type: ignore[no-untyped-def]
             column = next_obs[s] if end == 1 and next_obs[s] != 0 else obs[s]
             before = logical[i] if end == 0 else logical[i] + steps
             into = (out_obs if end == 0 else out_next) + place * stack * width
-            _copy_stack(column, boundary[s], base, ring, newest, before, stack, width, into)
+            if stack == 1:
+                _copy_row(into, column + (base + newest) * width, width)
+            else:
+                _copy_stack(column, boundary[s], base, ring, newest, before, stack, width, into)
 
 
 _STRETCHES = numba.void(*(*_KEYS, _INTS, _INTS, _INTS, _INTS), *(_INT,) * 5)
@@ -167,10 +181,10 @@ def copy_stretches(  # type: ignore[no-untyped-def]
     `boundary` is looked at only where frames are stacked.
     """
     for i in range(logical.shape[0]):
-        s = shard[i]
+        s = np.uintp(shard[i])
         prefetch(column[s] + (lane[i] * rows[s] + logical[i] % rows[s]) * width)
     for i in range(logical.shape[0]):
-        s = shard[i]
+        s = np.uintp(shard[i])
         ring = rows[s]
         base, newest = lane[i] * ring, logical[i] % ring
         for step in range(steps):
@@ -179,15 +193,15 @@ def copy_stretches(  # type: ignore[no-untyped-def]
             newest = newest + 1 if newest + 1 < ring else 0
 
 
-@numba.njit(numba.int64(*_KEYS, _INTS, _INTS), nogil=True, cache=True)
-def sum_uint32(shard, lane, logical, rows, column):  # type: ignore[no-untyped-def]
-    """Sum of a column over rows; shards without it count as 0."""
+@numba.njit(numba.int64(*_KEYS, _INT, _INT, _INTS, _INTS), nogil=True, cache=True)
+def sum_uint32(shard, lane, logical, count, stride, rows, column):  # type: ignore[no-untyped-def]
+    """Sum of a column over every `stride`-th of the first `count` keys; shards without it count as 0."""
     total = np.int64(0)
-    for i in range(logical.shape[0]):
-        s = shard[i]
+    for i in range(0, count, stride):
+        s = np.uintp(shard[i])
         prefetch(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s]))
-    for i in range(logical.shape[0]):
-        s = shard[i]
+    for i in range(0, count, stride):
+        s = np.uintp(shard[i])
         if column[s] != 0:
             total += np.int64(load_uint32(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s])))
     return total

@@ -1,4 +1,5 @@
-"""What numba lacks for kernels that read many shards at once: `prefetch`, `copy_bytes`, `clear_bytes` and loads.
+"""What numba lacks for kernels that read many shards at once: `prefetch`, `copy_bytes`, `clear_bytes`, loads and a
+store.
 
 Addresses are integers, so that one kernel call reads any number of mapped files.
 
@@ -70,9 +71,22 @@ def _loads(result: Any, kind: ir.Type) -> Any:
     return load
 
 
+@intrinsic
+def _copy_word(typingctx: Any, target: Any, source: Any) -> Any:
+    """Eight bytes: memcpy's call takes longer than they do."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target, source = (builder.inttoptr(address, ir.IntType(64).as_pointer()) for address in args)
+        builder.store(builder.load(source, align=1), target, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
 # As kernels see them: without the typing context that numba passes.
 prefetch: Any = _prefetch
 copy_bytes: Any = _copy_bytes
+copy_word: Any = _copy_word
 clear_bytes: Any = _clear_bytes
 load_byte: Any = _loads(types.uint8, ir.IntType(8))
 load_uint32: Any = _loads(types.uint32, ir.IntType(32))

@@ -175,7 +175,7 @@ class Replay:
         self.drawn += 1
         self.rows_drawn += n * self._steps
         # Every eighth row tells the age as well as all do, and spares the memory as many cache misses.
-        version = self._mean_version(keys.at(slice(0, own, VERSION_STRIDE)))
+        version = self._mean_version(keys, own, VERSION_STRIDE)
         given = data if n == self.batch_size else self._view.narrowed(data, n)
         return Sample(given, keys, probabilities, self._mixture.size, part, version, fresh)
 
@@ -211,10 +211,11 @@ class Replay:
         meanwhile.
         """
         self._view.fill(self._table, keys, target, data, self._copier)
-        oldest = [shard.oldest for shard in self._table.shards]
-        if not any(oldest):  # nothing was ever overwritten
+        # Before a ring is full nothing is overwritten; its first rows have no frames before them.
+        safe = [oldest + self._before if (oldest := shard.oldest) else 0 for shard in self._table.shards]
+        if keys.logical.min() >= max(safe):  # nearly always
             return target[:0]
-        return target[keys.logical - self._before < np.array(oldest)[keys.shard]]
+        return target[keys.logical < np.array(safe)[keys.shard]]
 
     def _redraw(
         self,
@@ -241,7 +242,7 @@ class Replay:
             probabilities[places] = again.probabilities
         return True
 
-    def _mean_version(self, keys: Keys) -> float:
-        arguments: list[Any] = [np.ascontiguousarray(column) for column in keys]
-        arguments += [self._table.rows, self._table["weights_version"]]
-        return float(sum_uint32(*arguments) / len(keys.logical))
+    def _mean_version(self, keys: Keys, count: int, stride: int) -> float:
+        """Mean version of the weights behind every `stride`-th of the first `count` keys."""
+        total = sum_uint32(*keys, count, stride, self._table.rows, self._table["weights_version"])
+        return float(total) / max(1, len(range(0, count, stride)))

@@ -76,8 +76,7 @@ class Prioritized(Selector):
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         """See `Selector.select`."""
-        shard, lane, logical = np.zeros(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
-        points, probabilities = rng.random(n), np.empty(n)
+        keys, points, probabilities = Keys.empty(n), rng.random(n), np.empty(n)
         roots = [tree.total for tree in self._trees]
         total, last = sum(roots), max(index for index, root in enumerate(roots) if root > 0.0)
         below, start = 0.0, 0
@@ -86,11 +85,11 @@ class Prioritized(Selector):
             stop = n if index == last else _draws_below(below + root, points, total / n)
             if start < stop:
                 part, ring = slice(start, stop), starts.shard
-                shard[part] = index
-                into = (lane[part], logical[part], probabilities[part])
+                keys.shard[part] = index
+                into = (keys.lane[part], keys.logical[part], probabilities[part])
                 tree.draw(points[part], start, total / n, below, total, ring.rows, ring.lanes, starts.stop - 1, *into)
             below, start = below + root, max(start, stop)
-        return Selection(Keys(shard, lane, logical), probabilities)
+        return Selection(keys, probabilities)
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Sets leaves to (|delta| + epsilon)^alpha; rows overwritten since are left alone and counted."""
