@@ -10,7 +10,7 @@ import torch
 
 from shoal.algorithms import _actor_critic as common
 from shoal.algorithms import impact, impala
-from shoal.algorithms._sequence_learner import after_burn_in, to_batch
+from shoal.algorithms._sequence_learner import after_burn_in, to_batch, upload
 from shoal.algorithms.interface import LearnerContext, Outcome, Seat
 from shoal.types import EnvSpec, Keys, Sample, Sequence
 
@@ -53,13 +53,15 @@ def play(config: Any, spec: EnvSpec, steps: int, lanes: int, seed: int = 1) -> S
 def loss_of(config: impala.Config, spec: EnvSpec, sample: Sample, **changes: Any) -> tuple[Any, dict[str, float]]:
     torch.manual_seed(3)
     network = common.make_network(config, spec)
-    batch = after_burn_in(network, to_batch(sample, config.gamma, CPU.device), config.burn_in)._replace(**changes)
+    batch = after_burn_in(network, to_batch(upload(sample, CPU.device), config.gamma), config.burn_in)._replace(
+        **changes
+    )
     loss = impala.impala_loss(network, batch, config, common.make_distribution(spec))
     return loss, {name: float(value.detach()) for name, value in loss.metrics.items()}
 
 
 def test_rows_of_a_sequence() -> None:
-    batch = to_batch(play(impala.Config(), DISCRETE, 6, 4), 0.9, CPU.device)
+    batch = to_batch(upload(play(impala.Config(), DISCRETE, 6, 4), CPU.device), 0.9)
     assert batch.mask[:, 0].tolist() == [1, 1, 0, 1, 0, 1]
     assert batch.discount[:, 0].tolist() == pytest.approx([0.9, 0.9, 0.9, 0.0, 0.9, 0.9])
     assert batch.first[:, 0].tolist() == [False, False, False, True, False, True, False]
@@ -96,7 +98,7 @@ def test_the_actors_own_weights_need_no_correction(spec: EnvSpec, lstm: int) -> 
     sample = play(config, spec, 6, 4)
     torch.manual_seed(1)  # as `play` did
     network = common.make_network(config, spec)
-    batch = to_batch(sample, config.gamma, CPU.device)
+    batch = to_batch(upload(sample, CPU.device), config.gamma)
     loss = impala.impala_loss(network, batch, config, common.make_distribution(spec))
     assert float(loss.metrics["rho"]) == pytest.approx(1.0, abs=1e-4)
 
@@ -137,7 +139,7 @@ def test_burn_in_warms_the_state_and_is_not_learned_from() -> None:
     sample = play(config, DISCRETE, 6, 4)
     torch.manual_seed(1)
     network = common.make_network(config, DISCRETE)
-    batch = to_batch(sample, config.gamma, CPU.device)
+    batch = to_batch(upload(sample, CPU.device), config.gamma)
     later = after_burn_in(network, batch, 3)
     assert later.obs.shape[0] == 4 and later.reward.shape[0] == 3 and len(later.replayed) == 4
     whole = network.unroll(batch.obs, batch.state, batch.first).params
@@ -150,7 +152,7 @@ def test_impact_at_the_target_is_the_plain_policy_gradient() -> None:
     sample = play(impala.Config(), DISCRETE, 6, 4)
     torch.manual_seed(1)
     network, distribution = common.make_network(config, DISCRETE), common.make_distribution(DISCRETE)
-    batch = to_batch(sample, config.gamma, CPU.device)
+    batch = to_batch(upload(sample, CPU.device), config.gamma)
     loss = impact.impact_loss(network, network, batch, config, distribution)
     assert float(loss.metrics["target_kl"]) == pytest.approx(0.0, abs=1e-6)
     loss.total.backward()
@@ -180,3 +182,22 @@ def test_a_learner_goes_on_where_it_was(algorithm: Any, optimizer: str) -> None:
         other.step(sample)
     for mine, theirs in zip(one.module.parameters(), other.module.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("algorithm", [impala, impact])
+@pytest.mark.parametrize("options", [{}, {"lstm": 8, "burn_in": 2}, {"optimizer": "rmsprop", "schedule_updates": 6}])
+def test_a_captured_update_is_the_same_update(algorithm: Any, options: dict[str, Any]) -> None:
+    config, learners = algorithm.Config(unroll=4 if "burn_in" in options else 6, **options), []
+    for compiled in (False, True):
+        torch.manual_seed(3)
+        context = LearnerContext(torch.device("cuda"), compile=compiled)
+        learners.append(algorithm.make_learner(config, DISCRETE, context))
+    for seed in range(12):
+        lanes = 3 if seed == 8 else 4  # a batch of another size, as adaptive batching makes them
+        found = [float(one.step(play(config, DISCRETE, 6, lanes, seed)).metrics["loss"]) for one in learners]
+        np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+        if seed == 5:  # a checkpoint of either serves the other
+            states = [one.state() for one in learners]
+            for one, state in zip(learners, reversed(states), strict=True):
+                one.load_state(state)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from shoal.algorithms._actor_critic import ActorCriticConfig
+from shoal.algorithms.capture import Captured
 from shoal.algorithms.flat import FlatParameters
 from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
 from shoal.algorithms.state import flatten_optimizer, load_module, module_tensors, restore_optimizer
@@ -42,32 +43,61 @@ class Batch(NamedTuple):
     """[B] 1 where a sequence was replayed, 0 where it is fresh."""
 
 
-def to_batch(sample: Sample, gamma: float, device: torch.device) -> Batch:
-    """Moves a sample to the device and says what its rows mean."""
+class Raw(NamedTuple):
+    """Sequences as they were stored, on the learner's device."""
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    boundary: Tensor
+    behaviour: Tensor
+    value: Tensor | None
+    state: Tensor | None
+    replayed: Tensor
+
+
+def upload(sample: Sample, device: torch.device) -> Raw:
+    """The sample as tensors on the device; copies only when that is not the CPU."""
     data = sample.data
     assert isinstance(data, Sequence)
+    extras = data.extras
 
-    def move(array: Array) -> Tensor:
+    def move(array: Array | None) -> Tensor:
+        assert array is not None
         tensor = torch.from_numpy(array)
         return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
-    final = move(data.boundary) == FINAL  # [T + 1, B]
+    return Raw(
+        obs=move(data.obs),
+        action=move(extras["raw_action"][:-1] if "raw_action" in extras else data.action),
+        reward=move(data.reward),
+        terminated=move(data.terminated),
+        boundary=move(data.boundary),
+        behaviour=move(extras["behaviour"]),
+        value=move(extras["value"]) if "value" in extras else None,
+        state=move(extras["state"]) if "state" in extras else None,
+        replayed=move(~sample.fresh),
+    )
+
+
+def to_batch(raw: Raw, gamma: float) -> Batch:
+    """Says what the rows mean."""
+    final = raw.boundary == FINAL  # [T + 1, B]
     first = torch.zeros_like(final)
     first[1:] = final[:-1]
-    behaviour, value, raw = (data.extras.get(name) for name in ("behaviour", "value", "raw_action"))
-    assert behaviour is not None
-    state = move(data.extras["state"]).chunk(2, dim=1) if "state" in data.extras else None
+    state = raw.state.chunk(2, dim=1) if raw.state is not None else None
     return Batch(
-        obs=move(data.obs),
-        action=move(data.action if raw is None else raw[:-1]),
-        reward=move(data.reward),
-        discount=discounts(move(data.terminated), gamma),
+        obs=raw.obs,
+        action=raw.action,
+        reward=raw.reward,
+        discount=discounts(raw.terminated, gamma),
         mask=(~final[:-1]).float(),
         first=first,
-        behaviour=move(behaviour)[:-1],
-        value=None if value is None else move(value)[:-1],
+        behaviour=raw.behaviour[:-1],
+        value=None if raw.value is None else raw.value[:-1],
         state=(state[0], state[1]) if state is not None else None,
-        replayed=move(~sample.fresh).float(),
+        replayed=raw.replayed.float(),
     )
 
 
@@ -125,7 +155,10 @@ class SequenceLearner:
         self._target_period = target_period
         self.weights_replaced()
         self._parameters = FlatParameters(self._network)
-        self._optimizer = _make_optimizer(self._parameters.vector, config)
+        self._captured: Captured[Raw, Mapping[str, Tensor]] | None = None
+        if context.compile and context.device.type == "cuda":
+            self._captured = Captured(self._update, context.device)
+        self._optimizer = _make_optimizer(self._parameters.vector, config, self._captured is not None)
         end = config.learning_rate_end if config.schedule_updates else config.learning_rate
         self._rate = polynomial_schedule(config.learning_rate, end, config.schedule_updates, config.schedule_power)
         self._updates = 0
@@ -138,25 +171,38 @@ class SequenceLearner:
 
     def step(self, sample: Sample) -> StepResult:
         """See `Learner.step`."""
-        batch = to_batch(sample, self._config.gamma, self._device)
+        raw = upload(sample, self._device)
         if self._copied is not None:
             self._copied.record()
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._context.autocast):
-            batch = after_burn_in(self._network, batch, self._config.burn_in)
+        self._set_rate(self._rate(self._updates))
+        whole = self._captured is not None and self._captured.fits(raw)  # adaptive batches may be smaller
+        metrics = self._captured(raw) if self._captured is not None and whole else self._update(raw)
+        self._updates += 1
+        if self._target_period and self._updates % self._target_period == 0:
+            self.weights_replaced()
+        if self._copied is not None:
+            self._copied.synchronize()  # the sample's arrays are used again
+        return StepResult(metrics, None)
+
+    def _update(self, raw: Raw) -> Mapping[str, Tensor]:
+        """One update, all of it on the device."""
+        # What autocast remembers of the weights would be remembered by a captured update for ever.
+        casting = {"enabled": self._context.autocast, "cache_enabled": self._captured is None}
+        with torch.autocast(self._device.type, torch.bfloat16, **casting):
+            batch = after_burn_in(self._network, to_batch(raw, self._config.gamma), self._config.burn_in)
             loss = self._loss(self._network, batch)
         self._parameters.zero_grad()
         loss.total.backward()
         norm = self._parameters.clip_gradients(self._config.gradient_clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate(self._updates)
         self._optimizer.step()
-        self._updates += 1
-        if self._target_period and self._updates % self._target_period == 0:
-            self.weights_replaced()
-        metrics = {"loss": loss.total.detach(), "gradient_norm": norm, **loss.metrics}
-        if self._copied is not None:
-            self._copied.synchronize()  # the sample's arrays are used again
-        return StepResult(metrics, None)
+        return {"loss": loss.total.detach(), "gradient_norm": norm, **loss.metrics}
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def state(self) -> LearnerState:
         """See `Learner.state`."""
@@ -173,6 +219,9 @@ class SequenceLearner:
             load_module(self._target, state.tensors, "target.")
         restore_optimizer(self._optimizer, state.tensors, state.scalars["optimizer"], "optimizer.")
         self._updates = int(state.scalars["learner_updates"])
+        _make_capturable(self._optimizer, self._captured is not None)  # whatever the checkpoint's learner was
+        if self._captured is not None:
+            self._captured.forget()
 
     def weights_replaced(self) -> None:
         """The target network, if there is one, becomes a copy."""
@@ -180,7 +229,25 @@ class SequenceLearner:
             self._target.load_state_dict(self._network.state_dict())
 
 
-def _make_optimizer(vector: nn.Parameter, config: ActorCriticConfig) -> torch.optim.Optimizer:
-    if config.optimizer == "adam":
-        return torch.optim.Adam([vector], lr=config.learning_rate, eps=config.optimizer_epsilon, fused=True)
-    return torch.optim.RMSprop([vector], lr=config.learning_rate, eps=config.optimizer_epsilon, alpha=0.99)
+def _make_optimizer(vector: nn.Parameter, config: ActorCriticConfig, captured: bool) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"lr": config.learning_rate, "eps": config.optimizer_epsilon}
+    optimizer = (
+        torch.optim.Adam([vector], fused=True, **settings)
+        if config.optimizer == "adam"
+        else torch.optim.RMSprop([vector], alpha=0.99, **settings)
+    )
+    _make_capturable(optimizer, captured)
+    return optimizer
+
+
+def _make_capturable(optimizer: torch.optim.Optimizer, captured: bool) -> None:
+    """Its step size and count become tensors on the device, which a captured update reads anew every time; or do not
+    stay any.
+    """
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        group["capturable"] = captured
+        group["lr"] = torch.tensor(float(group["lr"]), device=device) if captured else float(group["lr"])
+        for parameter in group["params"] if captured else ():
+            if "step" in optimizer.state[parameter]:
+                optimizer.state[parameter]["step"] = optimizer.state[parameter]["step"].to(device)

@@ -34,6 +34,12 @@ class Captured(Generic[Inputs, Output]):
         self._graphs: dict[tuple[bool, ...], tuple[Any, Output]] = {}
         self._stream = torch.cuda.Stream(device)
 
+    def fits(self, inputs: Inputs) -> bool:
+        """Whether these have the shapes of the first ones: a graph has one size."""
+        return self._inputs is None or all(
+            mine is None or mine.shape == given.shape for mine, given in zip(self._inputs, inputs, strict=True)
+        )
+
     def forget(self) -> None:
         """Captures anew: tensors that the update works on were replaced."""
         self._calls.clear()
