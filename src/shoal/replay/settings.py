@@ -69,7 +69,7 @@ class SelectorSettings(BaseModel):
     )
     anneal_draws: int = Field(10_000, ge=1, description="elite, attentive: see anneal.")
     compared_steps: int | None = Field(
-        4, ge=1, description="elite, attentive: states of a candidate that are compared, null: all."
+        3, ge=1, description="elite, attentive: states of a candidate that are compared, null: all."
     )
     strategy: Literal[1, 2, 3, 4] = Field(
         3,

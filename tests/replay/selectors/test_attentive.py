@@ -48,7 +48,7 @@ def test_every_shard_gives_a_reference_and_the_nearest_counts(shards: Any, blank
     _fill(two, blank, np.linspace(-10, -10, 200))
     attentive, rng = _attentive([first, second]), np.random.default_rng(0)
     assert attentive._newest(rng).logical.tolist() == [199, 199]
-    far = attentive._unlike(Keys(np.array([0, 0, 1], np.int32), np.zeros(3, np.int32), np.array([0, 100, 50])), rng)
+    far = attentive._far(Keys(np.array([0, 0, 1], np.int32), np.zeros(3, np.int32), np.array([0, 100, 50])), rng)
     assert far[0] < 0.3 and far[2] < 1e-3, "the start of the first stream is like the end of the second"
     assert far[1] > 5
 

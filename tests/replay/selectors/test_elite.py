@@ -119,7 +119,7 @@ def test_what_the_network_has_moved_on_from_is_left(shards: Any, blank: Any, dis
     assert (drawn >= 150).mean() > 0.95 > (plain >= 150).mean()
     metrics = elite.metrics()
     assert metrics["distance"] < metrics["candidate_distance"] and metrics["lambda"] == pytest.approx(4.0, abs=1e-3)
-    assert set(world.calls) == {64 * 4}, "lambda times n candidates, four states each"
+    assert set(world.calls) == {64 * 3}, "lambda times n candidates, three states each"
 
 
 def _uniform(world: _World) -> Uniform:
@@ -186,7 +186,7 @@ def test_at_one_it_draws_plainly_and_scores_nothing(shards: Any, blank: Any) -> 
     elite, rng = _elite(world, candidates=3.0, anneal=1.0, anneal_draws=10), np.random.default_rng(0)
     sizes = [len(elite.select(8, rng).keys.logical) for _ in range(14)]
     assert sizes == [8] * 14 and elite.lambda_now == 1.0
-    assert world.calls == [8 * (30 - 2 * k) // 10 * 4 for k in range(1, 10)]
+    assert world.calls == [8 * (30 - 2 * k) // 10 * 3 for k in range(1, 10)]
     assert _elite(world, candidates=3.0, anneal=1.0, anneal_draws=10, drawn=10).lambda_now == 1.0
 
 

@@ -135,4 +135,4 @@ def test_the_network_sees_observations_as_the_actor_did(marked: ModuleType, shar
 def test_a_shard_without_features_is_refused(marked: ModuleType, shards: Any) -> None:
     reader = ShardReader(shards.make(marked.info(64, 1)))
     with pytest.raises(WrongSchema, match=r"no column 'feature'.*impala"):
-        States(lambda obs: obs, 4).attach(reader, Span(0, 4, crosses_episodes=True), recorded=True)
+        States(lambda obs: obs, 4, recorded=True).attach(reader, Span(0, 4, crosses_episodes=True))

@@ -11,21 +11,28 @@ state of the newest unroll; with many actors every shard gives one, and the near
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.replay.selectors.base import Selector
-from shoal.replay.selectors.scored import Annealing, Distance, Features, Floats, States, cross_distances
+from shoal.replay.selectors.scored import (
+    COMPARED_STEPS,
+    Annealing,
+    Distance,
+    Features,
+    Floats,
+    Places,
+    Scored,
+    States,
+    cross_distances,
+)
 from shoal.replay.selectors.uniform import Uniform
-from shoal.replay.shard import ShardReader
-from shoal.replay.views import Span
-from shoal.types import CUT, Keys, Selection
+from shoal.types import CUT, Keys
 
 LOOKED_BACK = 8
 """Rows looked back from the newest for one that is not a CUT."""
 
 
-class Attentive(Selector):
-    """Candidates of an inner selector, the most like the newest states first. `probabilities` are the candidates'."""
+class Attentive(Scored):
+    """Candidates of an inner selector, the most like the newest states first."""
 
     name = "attentive"
 
@@ -38,7 +45,7 @@ class Attentive(Selector):
         candidates: float = 6.0,
         anneal: float = 2.0,
         anneal_draws: int = 10_000,
-        compared_steps: int | None = 4,
+        compared_steps: int | None = COMPARED_STEPS,
         capacity: int | None = None,
         drawn: int = 0,
     ) -> None:
@@ -53,59 +60,14 @@ class Attentive(Selector):
         capacity: see inner.
         drawn: batches drawn before, by a run that goes on.
         """
-        self._states, self._distance = States(features, compared_steps), distance
-        self._annealing = Annealing(candidates, anneal, anneal_draws, drawn)
-        self._inner = inner if inner is not None else Uniform(capacity=capacity)
-        self.mean_distance = self.mean_candidate_distance = 0.0
+        annealing = Annealing(candidates, anneal, anneal_draws, drawn)
+        super().__init__(inner or Uniform(capacity=capacity), States(features, compared_steps), annealing)
+        self._distance = distance
 
-    @property
-    def lambda_now(self) -> float:
-        """Candidates per draw."""
-        return self._annealing.now
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+        return np.argsort(far, kind="stable")[:n]
 
-    def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
-        self._states.attach(shard, span)
-        self._inner.attach(shard, span)
-
-    def refresh(self) -> None:
-        """See `Selector.refresh`."""
-        self._inner.refresh()
-
-    @property
-    def size(self) -> int:
-        """What candidates are drawn from."""
-        return self._inner.size
-
-    def ready(self, n: int) -> bool:
-        """Whether candidates can be drawn."""
-        return self._inner.ready(n)
-
-    def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
-        wanted = self._annealing.candidates(n)
-        drawn = self._inner.select(wanted, rng)
-        if wanted == n:
-            return drawn
-        far = self._unlike(drawn.keys, rng)
-        kept = np.argsort(far, kind="stable")[:n]
-        self.mean_distance, self.mean_candidate_distance = float(far[kept].mean()), float(far.mean())
-        return Selection(drawn.keys.at(kept), drawn.probabilities[kept])
-
-    def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
-        """Plain draws: a few rows in place of overtaken ones are not worth a pass of the network."""
-        return self._inner.redraw(n, rng)
-
-    def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """See `Selector.update`."""
-        return self._inner.update(keys, priorities)
-
-    def metrics(self) -> dict[str, float]:
-        """lambda, and the mean distances of what was kept and of all candidates."""
-        means = {"distance": self.mean_distance, "candidate_distance": self.mean_candidate_distance}
-        return {"lambda": self.lambda_now, **means}
-
-    def _unlike(self, keys: Keys, rng: np.random.Generator) -> Floats:
+    def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:
         """[M] how far sequences are from the nearest reference."""
         states, newest = self._states.spread(keys), self._newest(rng)
         if not len(newest.logical):  # nothing but CUTs: all are alike

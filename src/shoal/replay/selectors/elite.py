@@ -16,21 +16,25 @@ import numpy.typing as npt
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import Selector
 from shoal.replay.selectors.held import Held
-from shoal.replay.selectors.scored import Annealing, Distance, Features, Floats, States, distances
+from shoal.replay.selectors.scored import (
+    COMPARED_STEPS,
+    Annealing,
+    Distance,
+    Features,
+    Floats,
+    Places,
+    Scored,
+    States,
+    distances,
+)
 from shoal.replay.selectors.uniform import Uniform
 from shoal.replay.shard import ShardReader
 from shoal.replay.views import Span
-from shoal.types import Keys, Selection
-
-Places = npt.NDArray[np.int64]
+from shoal.types import Keys
 
 
-class Elite(Selector):
-    """Candidates of an inner selector, the least off-policy first.
-
-    `probabilities` are those of the inner selector's draws: which candidates are kept has no closed form, and V-trace
-    corrects for the policy, not for the choice.
-    """
+class Elite(Scored):
+    """Candidates of an inner selector, the least off-policy first."""
 
     name = "elite"
 
@@ -43,7 +47,7 @@ class Elite(Selector):
         candidates: float = 6.0,
         anneal: float = 2.0,
         anneal_draws: int = 10_000,
-        compared_steps: int | None = 4,
+        compared_steps: int | None = COMPARED_STEPS,
         strategy: int = 3,
         capacity: int | None = None,
         insertion: bool = False,
@@ -69,24 +73,17 @@ class Elite(Selector):
             raise ConfigError(f"There is no elite strategy {strategy}: use 1, 2, 3 or 4.")
         if (inner is not None and capacity is not None) or (insertion and capacity is None):
             raise ConfigError("Elite insertion needs a capacity, and a capacity leaves no choice of an inner selector.")
-        self._states, self._distance, self._strategy = States(features, compared_steps), distance, strategy
-        self._annealing = Annealing(candidates, anneal, anneal_draws, drawn)
         if capacity is not None:
             inner = Held(capacity, self._off_policy if insertion else None, insertion_sample)
-        self._inner = inner if inner is not None else Uniform()
+        states = States(features, compared_steps, recorded=True)
+        super().__init__(inner or Uniform(), states, Annealing(candidates, anneal, anneal_draws, drawn))
+        self._distance, self._strategy = distance, strategy
         self._sampled: list[npt.NDArray[np.uint32]] = []  # [T, N] by shard: how often a row's sequence was kept
         self._heads: list[int] = []
-        self.mean_distance = self.mean_candidate_distance = 0.0
-
-    @property
-    def lambda_now(self) -> float:
-        """Candidates per draw."""
-        return self._annealing.now
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
-        self._states.attach(shard, span, recorded=True)
-        self._inner.attach(shard, span)
+        super().attach(shard, span)
         self._sampled.append(np.zeros((shard.rows, shard.lanes), np.uint32))
         self._heads.append(shard.head)
 
@@ -97,42 +94,15 @@ class Elite(Selector):
             if head > before:  # a row written anew was never sampled
                 self._sampled[index][np.arange(max(before, head - shard.rows), head) % shard.rows] = 0
                 self._heads[index] = head
-        self._inner.refresh()
+        super().refresh()
 
-    @property
-    def size(self) -> int:
-        """What candidates are drawn from."""
-        return self._inner.size
+    def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:
+        return self._off_policy(keys)
 
-    def ready(self, n: int) -> bool:
-        """Whether candidates can be drawn."""
-        return self._inner.ready(n)
-
-    def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
-        wanted = self._annealing.candidates(n)
-        drawn = self._inner.select(wanted, rng)
-        if wanted == n:
-            return drawn
-        far = self._off_policy(drawn.keys)
-        kept = pick(self._strategy, drawn.keys, far, self._counts(drawn.keys), n)
-        keys = drawn.keys.at(kept)
-        self._count(keys)
-        self.mean_distance, self.mean_candidate_distance = float(far[kept].mean()), float(far.mean())
-        return Selection(keys, drawn.probabilities[kept])
-
-    def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
-        """Plain draws: a few rows in place of overtaken ones are not worth a pass of the network."""
-        return self._inner.redraw(n, rng)
-
-    def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """See `Selector.update`."""
-        return self._inner.update(keys, priorities)
-
-    def metrics(self) -> dict[str, float]:
-        """lambda, and the mean distances of what was kept and of all candidates."""
-        means = {"distance": self.mean_distance, "candidate_distance": self.mean_candidate_distance}
-        return {"lambda": self.lambda_now, **means}
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+        kept = pick(self._strategy, keys, far, self._counts(keys), n)
+        self._count(keys.at(kept))
+        return kept
 
     def _off_policy(self, keys: Keys) -> Floats:
         """[M] how far sequences are from what the current network makes of them."""

@@ -1,13 +1,15 @@
-"""What elite and attentive share: the current network's features of stored states, distances, and the annealing.
+"""What elite and attentive share: candidates of another selector, the current network's features of their states,
+distances, and the annealing.
 
 Scoring happens where batches are drawn, ahead of need in the prefetching thread. A few states of each candidate are
 compared, evenly spaced and with the first, not all of them: with lambda = 6 candidates per draw, comparing all 20
-states of a sequence is six forward passes of the network per update, four of them are one and a bit. The original
+states of a sequence is six forward passes of the network per update, three of them are less than one. The original
 compares all; `compared_steps=None` does too.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,17 +18,21 @@ import numpy.typing as npt
 
 from shoal.errors import ConfigError, WrongSchema
 from shoal.replay.gather import copy_stretches
+from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import ShardReader
 from shoal.replay.table import Table
 from shoal.replay.views import Span
-from shoal.types import Array, Keys
+from shoal.types import Array, Keys, Selection
 
 Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
 Features = Callable[[Array], Array]
 """Observations [M, *obs_shape] to the current network's features of them, [M, F]."""
 Distance = Literal["l2", "cosine", "kl"]
 FEATURE = "feature"
 """The column where a policy records the features it acted on."""
+COMPARED_STEPS = 3
+"""States of a sequence that are compared, unless told otherwise."""
 TINY = 1e-12
 
 
@@ -60,20 +66,21 @@ class Annealing:
 class States:
     """Some states of sequences: their observations, gathered from the shards, and what networks made of them."""
 
-    def __init__(self, features: Features, compared_steps: int | None) -> None:
+    def __init__(self, features: Features, compared_steps: int | None, *, recorded: bool = False) -> None:
         """Args:
         features: the current network.
         compared_steps: states of a sequence that are looked at; None: all.
+        recorded: whether shards must have the column of recorded features.
         """
-        self._features, self._compared = features, compared_steps
+        self._features, self._compared, self._recorded = features, compared_steps, recorded
         self.table = Table()
         self._arrays: dict[str, Array] = {}
         self._offsets = np.zeros(1, np.int64)
 
-    def attach(self, shard: ShardReader, span: Span, *, recorded: bool = False) -> None:
-        """Adds a shard; `recorded` ones must have the column of recorded features."""
+    def attach(self, shard: ShardReader, span: Span) -> None:
+        """Adds a shard."""
         schema = shard.info.schema
-        if recorded and FEATURE not in schema:
+        if self._recorded and FEATURE not in schema:
             raise WrongSchema(
                 f"{shard.path} has no column {FEATURE!r}, which this selector compares with: use an algorithm that "
                 "records features (impala, impact), or another selector."
@@ -115,6 +122,78 @@ class States:
         arguments += [table["boundary"], table[name], 1, count, stack, column.nbytes, into.ctypes.data]
         copy_stretches(*arguments)
         return into[:count]
+
+
+class Scored(Selector):
+    """Draws `lambda * n` candidates of an inner selector and keeps the best n; where lambda is 1, all.
+
+    `probabilities` are those of the inner selector's draws: which candidates are kept has no closed form, and V-trace
+    corrects for the policy, not for the choice.
+    """
+
+    def __init__(self, inner: Selector, states: States, annealing: Annealing) -> None:
+        """Args:
+        inner: what candidates are drawn from.
+        states: what of them is compared.
+        annealing: how many there are.
+        """
+        self._inner, self._states, self._annealing = inner, states, annealing
+        self.mean_distance = self.mean_candidate_distance = 0.0
+
+    @abstractmethod
+    def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:
+        """[M] how far each candidate is from what is wanted."""
+
+    @abstractmethod
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+        """Which n of the candidates are kept."""
+
+    @property
+    def lambda_now(self) -> float:
+        """Candidates per draw."""
+        return self._annealing.now
+
+    def attach(self, shard: ShardReader, span: Span) -> None:
+        """See `Selector.attach`."""
+        self._states.attach(shard, span)
+        self._inner.attach(shard, span)
+
+    def refresh(self) -> None:
+        """See `Selector.refresh`."""
+        self._inner.refresh()
+
+    @property
+    def size(self) -> int:
+        """What candidates are drawn from."""
+        return self._inner.size
+
+    def ready(self, n: int) -> bool:
+        """Whether candidates can be drawn."""
+        return self._inner.ready(n)
+
+    def select(self, n: int, rng: np.random.Generator) -> Selection:
+        """See `Selector.select`."""
+        wanted = self._annealing.candidates(n)
+        drawn = self._inner.select(wanted, rng)
+        if wanted == n:
+            return drawn
+        far = self._far(drawn.keys, rng)
+        kept = self._keep(drawn.keys, far, n)
+        self.mean_distance, self.mean_candidate_distance = float(far[kept].mean()), float(far.mean())
+        return Selection(drawn.keys.at(kept), drawn.probabilities[kept])
+
+    def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
+        """Plain draws: a few rows in place of overtaken ones are not worth a pass of the network."""
+        return self._inner.redraw(n, rng)
+
+    def update(self, keys: Keys, priorities: Floats) -> int:
+        """See `Selector.update`."""
+        return self._inner.update(keys, priorities)
+
+    def metrics(self) -> dict[str, float]:
+        """lambda, and the mean distances of what was kept and of all candidates."""
+        means = {"distance": self.mean_distance, "candidate_distance": self.mean_candidate_distance}
+        return {"lambda": self.lambda_now, **means}
 
 
 def distances(current: Floats, other: Floats, kind: Distance) -> Floats:
