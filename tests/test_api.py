@@ -15,6 +15,7 @@ import shoal
 from shoal.api import begin_again, read_summary, wandb_settings
 from shoal.errors import CheckpointError, ConfigError, RunInUse, UnknownName
 from shoal.runtime.run_folder import RunFolder
+from shoal.sharing import create_distributed_registry
 
 SMALL = {
     "algorithm.hidden": [16],
@@ -157,6 +158,26 @@ def test_resume(tmp_path: Path) -> None:
     assert more.settings.stop.steps == 300
     assert more.summary is not None and more.summary.env_steps >= 300
     assert more.metrics()[0]["step"] < 300
+
+
+def test_a_run_without_a_summary_needs_a_way_to_go_too(tmp_path: Path) -> None:
+    run = shoal.train("CartPole-v1", steps=300, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
+    (run.path / "summary.json").unlink()  # as after kill -9
+    with pytest.raises(ConfigError, match=r"has made 3\d\d steps and ends at stop\.steps = 200: raise it"):
+        shoal.resume(run, steps=200)
+
+
+def test_a_run_outlives_its_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = create_distributed_registry(path=tmp_path / "registry")
+    settings = {**SMALL, "share.registry": str(registry.path)}
+    run = shoal.train("CartPole-v1", steps=300, runtime="inline", quiet=True, out=tmp_path / "runs", settings=settings)
+    registry.stop()
+    with pytest.raises(ConfigError, match="registry"):
+        shoal.train("CartPole-v1", steps=300, runtime="inline", out=tmp_path / "none", settings=settings)
+    assert not (tmp_path / "none").exists()
+    more = shoal.resume(run, steps=600)
+    assert more.summary is not None and more.summary.status == "finished"
+    assert "is gone: this run shares with nobody" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_a_solved_run_needs_another_goal(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.metrics import WandbSettings, read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
+from shoal.sharing import connect_registry
 from shoal.types import Array, EnvSpec, Episode
 
 Which = Literal["best", "last"]
@@ -266,6 +267,8 @@ def load(run: str | Path, *, checkpoint: Which | None = None) -> Run:
 def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
     """Checks that a run can be made, and makes its folder with `config.yaml`: nothing is left of what is refused."""
     spec = check_environment(settings)
+    if settings.share.registry is not None:
+        connect_registry(settings.share.registry)  # refuses a folder that is none
     settings = with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     _write_config(folder, settings)
@@ -278,7 +281,7 @@ def begin_again(path: Path, overrides: Any = ()) -> tuple[RunSettings, RunFolder
     before = load_config(folder.path)
     settings = change_for_resume(before, overrides)
     with folder.lock():  # refuses a run that is still alive
-        _require_way_to_go(before, settings, read_summary(folder))
+        _require_way_to_go(before, settings, read_summary(folder), _steps_made(folder))
         check_environment(settings)
         if settings != before:
             _write_config(folder, settings)
@@ -305,17 +308,22 @@ def _write_config(folder: RunFolder, settings: RunSettings) -> None:
     atomic_write(folder.config_yaml, dump_yaml(settings).encode())
 
 
-def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summary | None) -> None:
+def _steps_made(folder: RunFolder) -> int:
+    """As the metrics say: a run whose driver was killed has no summary."""
+    rows = read_metrics(folder.metrics_jsonl) if folder.metrics_jsonl.exists() else []
+    return max((int(row["step"]) for row in rows), default=0)
+
+
+def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summary | None, made: int) -> None:
     """Refuses to resume a run that would end at once."""
-    if summary is None:
-        return
     stop = settings.stop
-    if stop.steps is not None and summary.env_steps >= stop.steps:
+    made = made if summary is None else summary.env_steps
+    if stop.steps is not None and made >= stop.steps:
         raise ConfigError(
-            f"The run has made {summary.env_steps} steps and ends at stop.steps = {stop.steps}: "
-            f"raise it, for instance --steps {2 * stop.steps}."
+            f"The run has made {made} steps and ends at stop.steps = {stop.steps}: "
+            f"raise it, for instance --steps {2 * max(made, stop.steps)}."
         )
-    if summary.status == "solved" and stop == before.stop:
+    if summary is not None and summary.status == "solved" and stop == before.stop:
         raise ConfigError(
             f"The run is solved: it reached stop.mean_return = {stop.mean_return:g}. "
             "To go on, raise it with --stop-return, or set stop.mean_return=null and --steps."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -27,4 +28,14 @@ class Broken(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 1.0, False, self._steps % 10 == 0, {}
 
 
+class Unbuildable(Broken):
+    """Can be made by the driver, but not in a process of Ray's."""
+
+    def __init__(self) -> None:
+        if "default_worker" in sys.argv[0]:
+            raise OSError("no such pole on this node")
+        super().__init__()
+
+
+gymnasium.register("Unbuildable-v0", Unbuildable)
 gymnasium.register("Broken-v0", Broken)

@@ -63,6 +63,16 @@ def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start)
     assert again.survivors() == []
 
 
+def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> None:
+    training = train("train", "tests.cli.broken_env:Unbuildable-v0", "--steps", "1000")
+    assert training.end(90) == 1, training.output
+    assert "no such pole on this node" in training.output and "Traceback" not in training.output
+    summary = training.read("summary.json")
+    assert summary["status"] == "failed" and summary["restarts"] == 0
+    assert "no such pole" in summary["error"]
+    assert training.survivors() == []
+
+
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_ctrl_c_ends_in_order(train: Start, moment: str) -> None:
     training = train("train", SCENARIO)

@@ -24,9 +24,9 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from tests.sharing.conftest import Nursery
-from tests.sharing.runs_process import make, read, write
+from tests.sharing.runs_process import ACTION, OBSERVATION, make, read, write
 
-from shoal.errors import ConfigError, NoSpace
+from shoal.errors import ConfigError, EnvError, NoSpace
 from shoal.sharing import DistributedReplayBuffer, Registry, create_distributed_registry
 
 SMALL = {"learning_starts": 30, "batch_size": 16, "policy_kwargs": {"net_arch": [8]}, "device": "cpu", "seed": 3}
@@ -346,6 +346,16 @@ def test_what_does_not_fit_says_what_to_do() -> None:
     buffer = make(None, rows=10**12)
     with pytest.raises(NoSpace, match=r"Lower buffer_size"):
         write(buffer, 1, 1)
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf])
+def test_a_reward_that_is_no_number_is_refused(reward: float) -> None:
+    buffer = make(None)
+    write(buffer, 1, 5)
+    row = (np.zeros((1, *OBSERVATION.shape), np.float32),) * 2
+    with pytest.raises(EnvError, match="returned the reward"):
+        buffer.add(*row, np.zeros((1, *ACTION.shape), np.float32), np.array([reward]), np.zeros(1), [{}])
+    assert buffer.size() == 5
 
 
 # Saving and loading.

@@ -347,7 +347,8 @@ def test_a_ratio_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_registry_bounds_a_buffer() -> None:
     made = create_distributed_registry(60)
-    buffer = make(made, "one", rows=1000, lanes=2)
+    with pytest.warns(UserWarning, match=r"2,000 is cut to the registry's max_buffer_size, 60"):
+        buffer = make(made, "one", rows=1000, lanes=2)
     assert buffer.buffer_size == 30
     write(buffer, 1, 45)
     assert buffer.get_stats()["local_size"] == 60 == next(iter(made.get_buffer_stats().values()))["rows"]

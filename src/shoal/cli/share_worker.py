@@ -191,6 +191,8 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
         if stop.is_set():  # from here on, signals are the run's own business
             return 0
         summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))
+        if not settings.replay.keep:  # a group leaves no shared memory behind, also when it was stopped
+            shutil.rmtree(folder.read_json("replay.json")["path"], ignore_errors=True)
     except ShoalError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1

@@ -92,7 +92,7 @@ class Env:
         played = self._to_env(actions)
         try:
             obs, raw_reward, terminated, truncated, info = self._vector.step(played)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # an environment may not end the run
             raise self._raised("step", error) from error
         obs = self._checked_obs(obs)
         if self._copy:
@@ -149,7 +149,7 @@ class Env:
         in_lane = "" if lane is None else f", lane {lane}"
         return f"Environment {self.spec.env_id!r} (step {self._steps}{in_lane})"
 
-    def _raised(self, call: str, error: Exception) -> EnvError:
+    def _raised(self, call: str, error: BaseException) -> EnvError:
         lane = getattr(self._vector, "lane", None)
         return EnvError(f"{self._where(lane)} raised {type(error).__name__} in {call}: {error}")
 

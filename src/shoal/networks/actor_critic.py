@@ -75,7 +75,7 @@ class ActorCritic(nn.Module):
         self.policy_head = nn.Linear(lstm or width, outputs)
         self.value_head = nn.Linear(lstm or width, 1)
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std)) if gaussian else None
-        _initialise(self)
+        _initialise(self, small_policy_head=layout is None)
 
     @property
     def state_size(self) -> int:
@@ -157,12 +157,16 @@ def _vector_torso(obs_shape: tuple[int, ...], hidden: tuple[int, ...]) -> nn.Mod
     return MLP(math.prod(obs_shape), hidden, nn.Tanh)
 
 
-def _initialise(network: ActorCritic) -> None:
-    """Orthogonal weights and zero biases; a policy head so small that all actions start equally likely."""
+def _initialise(network: ActorCritic, *, small_policy_head: bool) -> None:
+    """Orthogonal weights and zero biases.
+
+    With a small policy head all actions start equally likely. But where policy and value share a torso, the head's size
+    is also that of the policy's gradient in it: with a hundredth, the torso would follow the value alone for long.
+    """
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(module.weight, math.sqrt(2.0))
             assert module.bias is not None  # a layer may be made without one; none here is
             nn.init.zeros_(module.bias)
-    nn.init.orthogonal_(network.policy_head.weight, 0.01)
+    nn.init.orthogonal_(network.policy_head.weight, 0.01 if small_policy_head else 1.0)
     nn.init.orthogonal_(network.value_head.weight, 1.0)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import CheckpointError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import BEST, load_checkpoint
@@ -27,6 +27,7 @@ from shoal.runtime.run_folder import RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
 from shoal.runtime.watchdog import watched
+from shoal.sharing import connect_registry
 from shoal.types import EnvSpec
 
 
@@ -55,15 +56,17 @@ def execute(
     with folder.lock(), StopSignals() as signals, Progress(folder.path.name, console=console, quiet=quiet) as progress:
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
+        settings, lost = _without_lost_registry(settings) if resume else (settings, [])
         spec = assembly.describe(settings)
         needed = assembly.replay_bytes(settings, spec)
         places, found = _place(settings, folder, needed)
-        notes = prepare(settings, spec, places, folder.path.name)
+        notes = lost + prepare(settings, spec, places, folder.path.name)
         ledger = Ledger(places.replay, places.shards(settings))
         ledger[Entry.STOP] = RUN
         ledger.beat()
         if resume:
             notes += _continue_counts(ledger, folder, found)
+        before = ledger.env_steps
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
@@ -72,7 +75,7 @@ def execute(
             supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, places, folder, signals)
-        _free(settings, places, summary)
+        _free(settings, places, summary, before)
     return summary
 
 
@@ -120,6 +123,19 @@ def _place(settings: RunSettings, folder: RunFolder, needed: int) -> tuple[Place
     return Places(replay, folder.checkpoints), False
 
 
+def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str]]:
+    """A group's registry goes with its launcher; its runs can still go on, each for itself."""
+    try:
+        if settings.share.registry is not None:
+            connect_registry(settings.share.registry)
+        return settings, []
+    except ConfigError:
+        alone = settings.share.model_copy(update={"registry": None})
+        return settings.model_copy(update={"share": alone}), [
+            f"the registry {settings.share.registry} is gone: this run shares with nobody"
+        ]
+
+
 def _continue_counts(ledger: Ledger, folder: RunFolder, found: bool) -> list[str]:
     """A replay that is gone took its counts along: they go on from the checkpoint."""
     if found:
@@ -159,7 +175,9 @@ def _wall_before(folder: RunFolder) -> float:
     return float(rows[-1]["wall"]) if rows else 0.0
 
 
-def _free(settings: RunSettings, places: Places, summary: Summary) -> None:
-    """A run that ended well needs its replay no more; one that can be resumed does."""
-    if summary.status in ("solved", "finished") and not settings.replay.keep:
+def _free(settings: RunSettings, places: Places, summary: Summary, before: int) -> None:
+    """A run that ended well needs its replay no more; one that can be resumed does. An execution that made no step did
+    not end well: it was told an end that lay behind it.
+    """
+    if summary.status in ("solved", "finished") and summary.env_steps > before and not settings.replay.keep:
         shutil.rmtree(places.replay, ignore_errors=True)

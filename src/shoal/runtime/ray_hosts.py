@@ -31,22 +31,33 @@ class Host:
         settings: the run's settings as JSON.
         replay, checkpoints: the run's folders.
         """
-        parsed = RunSettings.model_validate_json(settings)
-        places = Places(Path(replay), Path(checkpoints))
-        self._role: Any
-        if role == "actor":
-            self._role = assembly.build_actor(parsed, places, index)
-        elif role == "learner":
-            self._role = assembly.build_learner(parsed, places)
-        elif role == "inference":
-            self._role = assembly.build_inference(parsed, places)
-        else:
-            self._role = assembly.build_evaluator(parsed, places)
-        pid_file(places.replay, role, index).write_text(str(os.getpid()))
+        self._place = role, index, settings, Places(Path(replay), Path(checkpoints))
+        self._role: Any = None
 
     def run(self, **bounds: float) -> Any:
-        """A bounded piece of the role's work; returns its report. The last piece of a run ends the role in order."""
+        """A bounded piece of the role's work; returns its report. The last piece of a run ends the role in order.
+
+        The first piece builds the role. Not the constructor: Ray tells of an error there as of a process that died,
+        without the error.
+        """
+        if self._role is None:
+            self._role = _built(*self._place)
         report = self._role.run(**bounds)
         if self._role.stopping:
             self._role.end()
         return report
+
+
+def _built(role: Role, index: int, settings: str, places: Places) -> Any:
+    parsed = RunSettings.model_validate_json(settings)
+    made: Any
+    if role == "actor":
+        made = assembly.build_actor(parsed, places, index)
+    elif role == "learner":
+        made = assembly.build_learner(parsed, places)
+    elif role == "inference":
+        made = assembly.build_inference(parsed, places)
+    else:
+        made = assembly.build_evaluator(parsed, places)
+    pid_file(places.replay, role, index).write_text(str(os.getpid()))
+    return made

@@ -224,10 +224,6 @@ class _Fleet:
         if self._ledger.stop:
             seat.host = None
             return
-        cause = getattr(death, "cause", None)
-        if isinstance(cause, RayTaskError):  # its constructor raised: it would raise again
-            seat.host = None
-            raise _cause(seat, cause) from death
         self._supervisor.restarted(seat.name, "its process ended")
         self._start(seat)
         self._submit(seat)

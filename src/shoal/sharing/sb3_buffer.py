@@ -10,6 +10,7 @@ VecNormalize such a return is scaled as a whole, not clipped step by step.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from pathlib import Path
@@ -21,7 +22,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
 from shoal.replay.table import Table
@@ -83,6 +84,12 @@ class DistributedReplayBuffer(ReplayBuffer):
         check_strategy(self._strategy, self._ratio)
         self._member = Membership.resolve(registry, buffer_id)
         most = self._member.registry.max_buffer_size if self._member.registry else buffer_size
+        if most < buffer_size:
+            warnings.warn(
+                f"buffer_size = {buffer_size:,} is cut to the registry's max_buffer_size, {most:,}; "
+                "raise it in create_distributed_registry(...), or ask for a smaller buffer.",
+                stacklevel=2,
+            )
         self.buffer_size = max(min(buffer_size, most) // n_envs, 2)
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
@@ -104,6 +111,11 @@ class DistributedReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer.add`. The first row makes the shard, and makes it known."""
         if self._storage is None:
             self._open()
+        if not math.isfinite(sum(np.asarray(reward).ravel().tolist())):
+            whose = self._member.run_id or "this run"
+            raise EnvError(
+                f"The environment of {whose} returned the reward {reward} in row {self.pos}: nobody may learn from it."
+            )
         if self._packing:
             obs, next_obs = self._packing.pack(obs, self._packed), self._packing.pack(next_obs, self._packed_next)
         elif self._reshapes:

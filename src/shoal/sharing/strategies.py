@@ -42,8 +42,10 @@ def check_strategy(strategy: str, ratio: float) -> None:
     """Refuses an unknown strategy, or a ratio that is no fraction."""
     if strategy not in STRATEGIES:
         raise UnknownName("strategy", strategy, STRATEGIES)
-    if not 0.0 <= ratio <= 1.0:
-        raise ConfigError(f"cross_sample_ratio is {ratio}; it is the fraction of a batch from the pool, within [0, 1].")
+    if not isinstance(ratio, int | float) or not 0.0 <= ratio <= 1.0:
+        raise ConfigError(
+            f"cross_sample_ratio is {ratio!r}; it is the fraction of a batch from the pool, within [0, 1]."
+        )
 
 
 def pool_weights(strategy: Strategy, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
