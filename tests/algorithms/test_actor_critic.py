@@ -24,11 +24,11 @@ def outcome(lanes: int) -> Outcome:
     return Outcome(np.zeros(lanes, np.float32), no, no, np.zeros(lanes, np.uint8))
 
 
-def play(config: Any, spec: EnvSpec, steps: int, lanes: int, seed: int = 1) -> Sample:
+def play(config: Any, spec: EnvSpec, steps: int, lanes: int, seed: int = 1, algorithm: Any = impala) -> Sample:
     """A batch as actors would record it: one sequence per lane, an episode truncated at row 1, one terminated at 3."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    policy = impala.make_policy(config, spec, Seat(lanes=lanes, seed=seed))
+    policy = algorithm.make_policy(config, spec, Seat(lanes=lanes, seed=seed))
     state, rows = policy.initial_state(lanes), []
     first = np.zeros(lanes, np.bool_)
     for t in range(steps + 1):
@@ -195,7 +195,8 @@ def test_a_captured_update_is_the_same_update(algorithm: Any, options: dict[str,
         learners.append(algorithm.make_learner(config, DISCRETE, context))
     for seed in range(12):
         lanes = 3 if seed == 8 else 4  # a batch of another size, as adaptive batching makes them
-        found = [float(one.step(play(config, DISCRETE, 6, lanes, seed)).metrics["loss"]) for one in learners]
+        sample = play(config, DISCRETE, 6, lanes, seed, algorithm)
+        found = [float(one.step(sample).metrics["loss"]) for one in learners]
         np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
         if seed == 5:  # a checkpoint of either serves the other
             states = [one.state() for one in learners]

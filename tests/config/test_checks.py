@@ -52,3 +52,24 @@ def test_a_run_without_an_end_gets_one() -> None:
 def test_an_end_that_was_given_is_kept(stop: str) -> None:
     settings = settings_for("CartPole-v1", "apex-dqn", [stop])
     assert with_default_stop(settings, 475.0) == settings
+
+
+@pytest.mark.parametrize(
+    ("algo", "overrides", "message"),
+    [
+        ("impala", ["clear=true"], "nothing is replayed"),
+        ("impala", ["replay=[{type: fifo, ratio: 0.5}, {type: prioritized, ratio: 0.5}]"], "computes no priorities"),
+        ("impact", ["replay=[{type: fifo, ratio: 0.5}, {type: prioritized, ratio: 0.5}]"], "computes no priorities"),
+        ("impala", ["burn_in=4"], "warms up an LSTM, and there is none"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(algo: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings_for("CartPole-v1", algo, overrides)
+
+
+def test_cloning_has_something_to_clone() -> None:
+    settings_for("CartPole-v1", "impala", ["clear=true", "clear.on=all"])
+    settings_for(
+        "CartPole-v1", "impala", ["clear=true", "replay=[{type: fifo, ratio: 0.5}, {type: uniform, ratio: 0.5}]"]
+    )

@@ -20,7 +20,6 @@ MIXTURES: dict[str, list[dict[str, Any]]] = {
     "drop": [{"type": "fifo", "on_full": "drop"}],
     "uniform": [HALF_FRESH, {"type": "uniform", "ratio": 0.5, "capacity": 200}],
     "newest": [HALF_FRESH, {"type": "newest", "ratio": 0.5}],
-    "prioritized": [HALF_FRESH, {"type": "prioritized", "ratio": 0.5}],
     "attentive": [HALF_FRESH, {"type": "attentive", "ratio": 0.5, "distance": "cosine"}],
     "elite 1 kl": [HALF_FRESH, {"type": "elite", "ratio": 0.5, "strategy": 1, "distance": "kl"}],
     "elite 2": [HALF_FRESH, {"type": "elite", "ratio": 0.5, "strategy": 2}],

@@ -57,3 +57,12 @@ def test_a_reader_far_behind_looks_at_one_ring_only(marked: ModuleType, shards: 
         writer.append_chunk(marked.block_of(0, 1, writer.head, 13))
     stretches.refresh()
     assert stretches.next <= 32 and stretches.overtaken() is not None
+
+
+def test_what_warms_up_is_learned_from_by_the_stretch_before(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(64, 1))
+    writer, stretches = ShardWriter(path), Stretches(ShardReader(path), Span(0, 5, crosses_episodes=True, overlap=2))
+    writer.append_chunk(marked.block_of(0, 1, 0, 18))
+    stretches.refresh()
+    assert stretches.waiting == [0, 3, 6, 9, 12], "each five rows and one more, the last three learned from"
+    assert stretches.next == 15

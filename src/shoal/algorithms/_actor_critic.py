@@ -9,15 +9,16 @@ environment's bounds; `feature` when a selector compares features.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
 from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat
+from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
 from shoal.replay import Column, Schema, SequenceView
@@ -50,6 +51,12 @@ class ActorCriticConfig(AlgorithmConfig):
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
     initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
 
+    @model_validator(mode="after")
+    def _burn_in_warms_something(self) -> Self:
+        if self.burn_in and not self.lstm:
+            raise ValueError(f"burn_in = {self.burn_in} warms up an LSTM, and there is none: set lstm, or burn_in to 0")
+        return self
+
 
 def make_distribution(spec: EnvSpec) -> ActionDistribution:
     """What the policy's output means."""
@@ -58,6 +65,15 @@ def make_distribution(spec: EnvSpec) -> ActionDistribution:
 
 def accept(spec: EnvSpec) -> None:
     """Refuses nothing: actions may be discrete or continuous."""
+
+
+def check_replay(config: ActorCriticConfig, selectors: tuple[str, ...]) -> None:
+    """Refuses draws by priority: no learner here computes any."""
+    if "prioritized" in selectors:
+        raise ConfigError(
+            "prioritized draws would be uniform, for this algorithm computes no priorities: "
+            "use uniform, newest, elite or attentive."
+        )
 
 
 def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:

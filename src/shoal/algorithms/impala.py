@@ -32,6 +32,7 @@ from shoal.algorithms import _actor_critic as common
 from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
 from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
 from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, masked_mean, normalized, policy_gradient_loss, relevance_mask, vtrace
 from shoal.replay import Column
@@ -76,6 +77,16 @@ class Config(ActorCriticConfig):
 def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
     """What the policy records beside the stream."""
     return common.columns(config, spec, value=config.clear.enabled)
+
+
+def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
+    """Refuses cloning where nothing is replayed."""
+    common.check_replay(config, selectors)
+    if config.clear.enabled and config.clear.on == "replay" and set(selectors) <= {"fifo", "circular"}:
+        raise ConfigError(
+            "clear clones on replayed steps, and nothing is replayed: use "
+            "replay=[{type: fifo, ratio: 0.5}, {type: uniform, ratio: 0.5}] or the like, or set clear.on=all."
+        )
 
 
 def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
@@ -128,12 +139,13 @@ ALGORITHM = Algorithm(
     summary="V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
     config=Config,
     check=common.accept,
+    check_replay=check_replay,
     columns=columns,
     make_view=common.make_view,
     make_policy=make_policy,
     make_learner=make_learner,
     feature_column=common.feature_column,
-    steps_per_draw=lambda config: config.unroll + config.burn_in,
+    steps_per_draw=lambda config: config.unroll,
     served=True,
     defaults={
         "actor": {"weights_period": 1},

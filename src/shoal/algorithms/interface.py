@@ -142,12 +142,13 @@ class Algorithm:
         summary: one line for `shoal algorithms`.
         config: its hyper-parameters.
         check: refuses an environment it cannot learn.
+        check_replay: refuses selectors, by their types, that do nothing for it.
         columns: what its policy records beside the stream.
         make_view: how it reads rows.
         make_policy, make_learner: its parts.
         defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
         feature_column: what selectors that compare features read; None: its policy records none.
-        steps_per_draw: environment steps in one draw: 1 for transitions, more for sequences.
+        steps_per_draw: environment steps learned from in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
         actions: which actions it learns, to name it to those who chose one that does not fit.
     """
@@ -161,6 +162,7 @@ class Algorithm:
     make_policy: Callable[[Any, EnvSpec, Seat], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    check_replay: Callable[[Any, tuple[str, ...]], None] = lambda config, selectors: None
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
     served: bool = False

@@ -28,6 +28,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     if batch_size > replay.capacity:
         found.append(f"learner.batch_size = {batch_size} is more than replay.capacity = {replay.capacity} holds.")
     found += _refusals("replay.selectors", lambda: replay.shares(batch_size))
+    types = tuple(part.type for part in replay.selectors)
+    found += _refusals("replay.selectors", lambda: settings.definition.check_replay(settings.algorithm, types))
     if replay.queue is not None and replay.samples_per_insert is not None:
         found.append(
             f"replay.samples_per_insert = {replay.samples_per_insert:g} cannot be used with a queue, which decides by "

@@ -209,7 +209,7 @@ def check_queue(settings: RunSettings, span: Span) -> None:
 def _queue_rows(settings: RunSettings, span: Span) -> int:
     assert settings.replay.queue is not None
     capacity = settings.replay.queue.capacity or queue_capacity(settings)
-    return queue_rows(capacity, span.after, settings.actors * settings.env.lanes, span.before)
+    return queue_rows(capacity, span.stride, settings.actors * settings.env.lanes, span.before + span.overlap)
 
 
 def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: int) -> Any:

@@ -26,9 +26,9 @@ def queue_rows(capacity: int, steps: int, lanes_total: int, before: int) -> int:
 
     Args:
         capacity: unread sequences the queue holds, over all shards and lanes; not less than one batch takes of it.
-        steps: steps of a sequence (`span.after`).
+        steps: from one sequence to the next (`span.stride`).
         lanes_total: lanes of all shards.
-        before: rows that a view looks back, which the reader still needs (`span.before`).
+        before: rows that a view looks back, which the reader still needs (`span.before`), and those that only warm up.
     """
     stretches = max(1, -(-capacity // lanes_total))
     # The last stretch needs a row to bootstrap from; one more, so that the row that completes it is never waited for.

@@ -88,7 +88,7 @@ class Replay:
         """Batches so far."""
         self.rows_drawn = 0
         """Draws so far, times the steps of a sequence."""
-        self._steps = view.span.after if view.span.crosses_episodes else 1
+        self._steps = view.span.stride if view.span.crosses_episodes else 1
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
         self.shards: list[ShardReader] = []

@@ -1,4 +1,8 @@
-"""Stretches: a shard's stream cut into sequences, end to end, the lanes side by side."""
+"""Stretches: a shard's stream cut into sequences, end to end, the lanes side by side.
+
+Rows that only warm up a recurrent state are the last ones of the sequence before, so that every row but the first few
+is learned from.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +52,13 @@ class Stretches:
     def refresh(self) -> None:
         """Takes in what is complete."""
         # Beyond a whole ring the writer has just overtaken us: that is found out the next time.
-        head, after = min(self.shard.head, self._scanned + self.shard.rows), self.span.after
+        head, stride = min(self.shard.head, self._scanned + self.shard.rows), self.span.stride
         if head <= self._scanned:
             return
         for end in [*self._cuts(self._scanned, head), head]:
-            starts = range(self.next, end - after, after)
+            starts = range(self.next, end - self.span.after, stride)
             self.waiting.extend(starts)
-            self.next = self.next + len(starts) * after if end == head else end + 1
+            self.next = self.next + len(starts) * stride if end == head else end + 1
         self._scanned = head
 
     def _cuts(self, start: int, stop: int) -> Iterator[int]:

@@ -30,6 +30,13 @@ class Span(NamedTuple):
     before: int
     after: int
     crosses_episodes: bool = False
+    overlap: int = 0
+    """Rows at the beginning that only warm up: of two sequences end to end, the second's are the first's last ones."""
+
+    @property
+    def stride(self) -> int:
+        """Rows from one sequence to the next, when they lie end to end."""
+        return self.after - self.overlap
 
 
 class View(Protocol):
@@ -201,7 +208,7 @@ class SequenceView:
     @property
     def span(self) -> Span:
         """Looks back over the frame stack, ahead over the sequence; goes on beyond episode ends."""
-        return Span(before=self.stack - 1, after=self.steps, crosses_episodes=True)
+        return Span(before=self.stack - 1, after=self.steps, crosses_episodes=True, overlap=self.burn_in)
 
     @property
     def reads(self) -> tuple[str, ...]:

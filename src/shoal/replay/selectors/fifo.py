@@ -50,7 +50,7 @@ class _Queue:
         """Says what is still needed, and how far a waiting writer may go in any case, for `short` stretches more."""
         # A writer that waits for the cursor must also leave the frames that the next stretch stacks.
         cursor = self._words[_CURSOR] = max(0, self.stretches.first - self.span.before)
-        wanted = self.stretches.next + -(-short // self.shard.lanes) * self.span.after + 1
+        wanted = self.stretches.next + -(-short // self.shard.lanes) * self.span.stride + self.span.overlap + 1
         self._words[_GRANT] = min(wanted, cursor + self.shard.rows - SPARE_ROWS) if short else 0
 
     def take(self, count: int) -> list[int]:
@@ -63,9 +63,9 @@ class _Queue:
 
     def _step_over(self, floor: int) -> None:
         """Goes on at row `floor`, or behind a stretch that some lanes were read of; counts what was lost."""
-        first, after = self.stretches.first, self.span.after
-        to = max(floor, first + after) if self.lane else floor
-        self.dropped += (to - first) * self.shard.lanes - after * self.lane
+        first, stride = self.stretches.first, self.span.stride
+        to = max(floor, first + stride) if self.lane else floor
+        self.dropped += (to - first) * self.shard.lanes - stride * self.lane
         self.stretches.restart(to)
         self.lane = 0
 
@@ -111,7 +111,7 @@ class Fifo(Selector):
             surplus = self.size - max(self._capacity, self._asked)
             if surplus > 0:
                 self._take(surplus)
-                self._passed_over += surplus * self._queues[0].span.after
+                self._passed_over += surplus * self._queues[0].span.stride
         self._publish(self._short)
 
     @property
