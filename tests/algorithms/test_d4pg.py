@@ -57,3 +57,9 @@ def test_the_policy_climbs_the_mean() -> None:
 def test_an_empty_range_of_values_is_refused() -> None:
     with pytest.raises(ValidationError, match="value_min"):
         Config(value_min=1.0, value_max=1.0)
+
+
+def test_a_categorical_critic_must_be_told_where_returns_lie() -> None:
+    with pytest.raises(ValidationError, match="needs to be told where discounted returns lie"):
+        Config(critic="categorical")
+    Config(critic="categorical", value_min=-10.0, value_max=0.0)

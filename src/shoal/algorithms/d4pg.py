@@ -82,13 +82,19 @@ class Config(ContinuousConfig):
     critic: Literal["quantile", "categorical"] = Field("quantile", description="What the critic's outputs are.")
     atoms: int = Field(51, ge=2, le=1024, description="Quantiles, or atoms of the categorical critic.")
     kappa: float = Field(1.0, gt=0, description="quantile: where its loss turns from quadratic to linear.")
-    value_min: float = Field(-150.0, description="categorical: the least return, scaled, that it can tell.")
-    value_max: float = Field(150.0, description="categorical: the largest.")
+    value_min: float | None = Field(None, description="categorical: the least discounted return, scaled, there is.")
+    value_max: float | None = Field(None, description="categorical: the largest.")
 
     @model_validator(mode="after")
     def _support_is_wide(self) -> Config:
-        if not self.value_min < self.value_max:
-            raise ValueError(f"value_min = {self.value_min} must be below value_max = {self.value_max}")
+        low, high = self.value_min, self.value_max
+        if self.critic == "categorical" and (low is None or high is None):
+            raise ValueError(
+                "critic = categorical needs to be told where discounted returns lie, for instance "
+                "value_min=-1500 value_max=0 for Pendulum; critic = quantile finds out by itself"
+            )
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"value_min = {low} must be below value_max = {high}")
         return self
 
 
@@ -147,6 +153,7 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
         def critics(networks: Networks, batch: Batch) -> CriticLoss:
             return quantile_critic_loss(networks, batch, tau=tau, kappa=config.kappa)
     else:
+        assert config.value_min is not None and config.value_max is not None
         atoms = fixed = support(config.value_min, config.value_max, config.atoms).to(context.device)
 
         def critics(networks: Networks, batch: Batch) -> CriticLoss:

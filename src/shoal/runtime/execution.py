@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -98,6 +99,7 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
     finally:
         best = folder.checkpoints / BEST
         summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
+        summary = _with_earlier_evaluation(summary, folder)
         folder.write_summary(summary)
     return summary
 
@@ -173,6 +175,16 @@ def _wall_before(folder: RunFolder) -> float:
         return 0.0
     rows = read_metrics(folder.metrics_jsonl)
     return float(rows[-1]["wall"]) if rows else 0.0
+
+
+def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
+    """An execution that judged nothing leaves what the one before it found."""
+    rows = read_metrics(folder.metrics_jsonl) if folder.metrics_jsonl.exists() else []
+    judged = [row for row in rows if row.get("eval/mean_reward") is not None]
+    if not judged or not math.isnan(summary.eval_return_mean):
+        return summary
+    mean, std = float(judged[-1]["eval/mean_reward"]), float(judged[-1]["eval/std_reward"])
+    return replace(summary, eval_return_mean=mean, eval_return_std=std)
 
 
 def _free(settings: RunSettings, places: Places, summary: Summary, before: int) -> None:
