@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from shoal.errors import ConfigError
-from shoal.networks.torso import as_pixels
+from shoal.networks.torso import first_convolution
 
 SECTIONS = (16, 32, 32)
 """Channels of the three sections; each halves the image and adds two residual blocks."""
@@ -52,5 +54,5 @@ class ResidualCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = as_pixels(obs, next(self.parameters()).dtype, self.channels_last)
-        return torch.relu(self.layers(x)).flatten(1)
+        x = first_convolution(cast(nn.Conv2d, self.layers[0]), obs, self.channels_last)
+        return torch.relu(self.layers[1:](x)).flatten(1)

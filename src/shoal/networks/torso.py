@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from shoal.errors import ConfigError
 
@@ -82,8 +83,7 @@ class NatureCNN(nn.Module):
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
         if tuple(obs.shape[1:]) != self.in_shape:
             raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
-        x = as_pixels(obs, self.conv1.weight.dtype, self.channels_last)
-        x = torch.relu_(self.conv1(x))
+        x = torch.relu_(first_convolution(self.conv1, obs, self.channels_last))
         x = torch.relu_(self.conv2(x))
         x = torch.relu_(self.conv3(x))
         return x.flatten(1)  # [B, 64 * h * w]
@@ -111,16 +111,22 @@ class SmallCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = as_pixels(obs, self.conv1.weight.dtype, self.channels_last)
-        return torch.relu_(self.conv2(torch.relu_(self.conv1(x)))).flatten(1)
+        x = torch.relu_(first_convolution(self.conv1, obs, self.channels_last))
+        return torch.relu_(self.conv2(x)).flatten(1)
 
 
-def as_pixels(obs: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """Stored images as convolutions take them: [B, C, H, W], uint8 scaled to [0, 1]."""
-    x = obs.to(dtype)
+def first_convolution(layer: nn.Conv2d, obs: Tensor, channels_last: bool) -> Tensor:
+    """A network's first layer on stored images, uint8 scaled to [0, 1]: [B, C, H, W] -> [B, out, h, w].
+
+    It is the weights that are scaled, a few thousand values instead of all pixels of a batch: a tenth of an actor's
+    convolutions.
+    """
+    x, weight = obs.to(layer.weight.dtype), layer.weight
     if obs.dtype == torch.uint8:
-        x = x.mul_(1.0 / 255.0)  # in place: the cast has just made this copy
-    return x.permute(0, 3, 1, 2) if channels_last else x
+        weight = weight * (1.0 / 255.0)
+    if channels_last:
+        x = x.permute(0, 3, 1, 2)
+    return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
 def image_layout(obs_shape: tuple[int, ...], obs_dtype: str) -> str | None:
