@@ -321,7 +321,7 @@ def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summ
     if stop.steps is not None and made >= stop.steps:
         raise ConfigError(
             f"The run has made {made} steps and ends at stop.steps = {stop.steps}: "
-            f"raise it, for instance --steps {2 * max(made, stop.steps)}."
+            f"raise it, for instance --steps {2 * (stop.steps if 2 * stop.steps > made else made)}."
         )
     if summary is not None and summary.status == "solved" and stop == before.stop:
         raise ConfigError(

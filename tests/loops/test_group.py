@@ -43,6 +43,7 @@ def _sb3_buffer(registry: Registry, steps: int, env_id: str = "CartPole-v1") -> 
         "CartPole-v1",
         seed=1,
         learning_starts=steps + 1,
+        buffer_size=10_000,
         policy_kwargs={"net_arch": [16]},
         replay_buffer_class=DistributedReplayBuffer,
         replay_buffer_kwargs={"registry": registry, "buffer_id": buffer_id, "cross_sample_ratio": 0.5},

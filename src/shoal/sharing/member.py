@@ -67,6 +67,17 @@ class Membership:
         algorithm = known.algorithm if known is not None and known.algorithm else algorithm
         return Membership(joined, buffer_id, run_id, algorithm, joined.env_id(buffer_id) or env_id)
 
+    def bounded(self, buffer_size: int) -> int:
+        """What the registry allows of it, with a word if that is less."""
+        most = self.registry.max_buffer_size if self.registry else buffer_size
+        if most < buffer_size:
+            warnings.warn(
+                f"buffer_size = {buffer_size:,} is cut to the registry's max_buffer_size, {most:,}; "
+                "raise it in create_distributed_registry(...), or ask for a smaller buffer.",
+                stacklevel=3,
+            )
+        return min(buffer_size, most)
+
     def rejoined(self) -> Membership:
         """The same, in another process: alone if the registry is gone."""
         if self.registry is not None and not self.registry.exists:

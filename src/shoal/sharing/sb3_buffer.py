@@ -10,7 +10,6 @@ VecNormalize such a return is scaled as a whole, not clipped step by step.
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from pathlib import Path
@@ -22,14 +21,14 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from shoal.errors import ConfigError, EnvError
+from shoal.errors import ConfigError
 from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
 from shoal.replay.table import Table
 from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Pool
 from shoal.sharing.registry import Registry
-from shoal.sharing.rows import Packing, describe_sb3, transition_schema
+from shoal.sharing.rows import Packing, describe_sb3, require_finite, transition_schema
 from shoal.sharing.strategies import RATIO, STRATEGY, check_strategy, ratio_of
 from shoal.types import Array
 
@@ -83,14 +82,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._ratio = ratio_of(RATIO) if cross_sample_ratio is None else cross_sample_ratio
         check_strategy(self._strategy, self._ratio)
         self._member = Membership.resolve(registry, buffer_id)
-        most = self._member.registry.max_buffer_size if self._member.registry else buffer_size
-        if most < buffer_size:
-            warnings.warn(
-                f"buffer_size = {buffer_size:,} is cut to the registry's max_buffer_size, {most:,}; "
-                "raise it in create_distributed_registry(...), or ask for a smaller buffer.",
-                stacklevel=2,
-            )
-        self.buffer_size = max(min(buffer_size, most) // n_envs, 2)
+        self.buffer_size = max(self._member.bounded(buffer_size) // n_envs, 2)
         self.optimize_memory_usage = optimize_memory_usage
         self.handle_timeout_termination = handle_timeout_termination
         self.n_steps, self.gamma = n_steps, gamma
@@ -111,11 +103,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer.add`. The first row makes the shard, and makes it known."""
         if self._storage is None:
             self._open()
-        if not math.isfinite(sum(np.asarray(reward).ravel().tolist())):
-            whose = self._member.run_id or "this run"
-            raise EnvError(
-                f"The environment of {whose} returned the reward {reward} in row {self.pos}: nobody may learn from it."
-            )
+        require_finite(reward, self._member.run_id, self.pos)
         if self._packing:
             obs, next_obs = self._packing.pack(obs, self._packed), self._packing.pack(next_obs, self._packed_next)
         elif self._reshapes:
