@@ -184,12 +184,10 @@ class _Fleet:
 
     def _submit(self, seat: _Seat) -> None:
         """Asks a role for its next bounded piece of work."""
-        judging = seat.role == "evaluator"
-        bounds = (
-            {"episodes": self._settings.evaluation.episodes}
-            if judging
-            else {"seconds": self._supervisor.report_seconds}
-        )
+        if seat.role == "evaluator":
+            bounds: dict[str, float] = {"episodes": self._settings.evaluation.episodes}
+        else:
+            bounds = {"seconds": self._supervisor.report_seconds_of(seat.role)}
         seat.work = seat.host.run.remote(**bounds)
         seat.due = time.monotonic() + bounds.get("seconds", math.inf)
         self._supervisor.ray_calls += 1
