@@ -63,8 +63,7 @@ def upload(sample: Sample, device: torch.device) -> Raw:
     assert isinstance(data, Sequence)
     extras = data.extras
 
-    def move(array: Array | None) -> Tensor:
-        assert array is not None
+    def move(array: Array) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 

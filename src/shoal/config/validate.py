@@ -130,7 +130,8 @@ def _message(key: Key, detail: ErrorDetails, fields: Fields, deeper: int) -> Con
         return fields.unknown(dotted(detail["loc"]))
     info = fields.find(key)
     if info is None:
-        return ConfigError(f"{name} = {shown(detail['input'])} cannot be used: {detail['msg']}.")
+        reason = detail["msg"].removeprefix("Value error, ")  # pydantic's, before a validator's own words
+        return ConfigError(f"{name} = {shown(detail['input'])} cannot be used: {reason}.")
     place = f" (entry {detail['loc'][-deeper]})" if deeper and isinstance(detail["loc"][-deeper], int) else ""
     return _refusal(name, detail["input"], info, place)
 

@@ -67,7 +67,7 @@ class Env:
         """Starts an episode in every lane; the first call seeds them. Returns obs [N, *obs_shape]."""
         try:
             obs, info = self._vector.reset(seed=self._seed)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._raised("reset", error) from error
         self._seed = None
         self._started[:] = self._steps
