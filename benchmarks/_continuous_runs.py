@@ -97,6 +97,7 @@ class Sb3Plan:
     goal: float | None = None
     """End at the first evaluation that reaches it."""
     who: str = "sb3"
+    threads: int = 1
 
 
 def sb3(plan: Sb3Plan, seed: int) -> Outcome:
@@ -112,7 +113,7 @@ def sb3(plan: Sb3Plan, seed: int) -> Outcome:
 
 
 def sb3_child(plan: Sb3Plan, seed: int) -> dict[str, Any]:
-    """Trains with one thread, with evaluations off the clock."""
+    """Trains, with evaluations off the clock."""
     import gymnasium
     import stable_baselines3
     import torch
@@ -121,7 +122,7 @@ def sb3_child(plan: Sb3Plan, seed: int) -> dict[str, Any]:
     from stable_baselines3.common.logger import Logger
     from stable_baselines3.common.monitor import Monitor
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(plan.threads)
     judged = Monitor(gymnasium.make(plan.env))
     judged.reset(seed=seed + 10_000)
 

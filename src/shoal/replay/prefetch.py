@@ -20,6 +20,8 @@ from shoal.replay.replay import Replay
 from shoal.types import Keys, Sample
 
 POLL_SECONDS = 0.002
+FIRST_POLL_SECONDS = 0.05
+"""Before the first batch there are thousands of steps to wait for, and the actors can use the core."""
 
 
 class Prefetcher:
@@ -66,16 +68,16 @@ class Prefetcher:
         self._thread.join()
 
     def _run(self) -> None:
-        allowed = False
+        allowed, pause = False, FIRST_POLL_SECONDS
         try:
             while not self._stop.is_set():
                 self._apply_priorities()
                 allowed = allowed or self._may_sample()
                 sample = self._replay.sample() if allowed else None
                 if sample is None:
-                    self._stop.wait(POLL_SECONDS)
+                    self._stop.wait(pause)
                 else:
-                    allowed = False
+                    allowed, pause = False, POLL_SECONDS
                     self._offer(sample)
         except BaseException as failure:  # handed to the learner's thread, which raises it
             self._failure = failure
