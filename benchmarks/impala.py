@@ -150,7 +150,7 @@ def machin(seeds: int) -> list[Row]:
     needed = []
     for seed in range(1, seeds + 1):
         _, _, episodes = train(
-            "cartpole_impala_replay", "--seed", str(seed), "--stop-return", "1e9", "--steps", "40000"
+            "cartpole_impact_replay", "--seed", str(seed), "--stop-return", "1e9", "--steps", "40000"
         )
         needed.append(max(solved_after(returns) for returns in episodes))
         say(f"  seed {seed}: {needed[-1]:.0f} episodes per actor")

@@ -81,6 +81,23 @@ def test_the_fullest_shard_goes_first(marked: ModuleType, shards: Any) -> None:
     assert set(selector.select(15, np.random.default_rng(0)).keys.shard.tolist()) == {1}
 
 
+def test_shards_that_lag_equally_take_turns(marked: ModuleType, shards: Any) -> None:
+    """Each writer refills what was read of it, as actors that wait for their reader do: all are read equally often."""
+    selector, writers = Fifo(), []
+    for _ in range(3):
+        path = shards.make(marked.info(64, 1))
+        writers.append(ShardWriter(path))
+        writers[-1].append_chunk(marked.block_of(0, 1, 0, 5))
+        selector.attach(ShardReader(path), _span(4))
+    read: list[int] = []
+    for _ in range(9):
+        selector.refresh()
+        (shard,) = selector.select(1, np.random.default_rng(0)).keys.shard.tolist()
+        read.append(shard)
+        writers[shard].append_chunk(marked.block_of(0, 1, writers[shard].head, 4))
+    assert read == [0, 1, 2] * 3
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_the_cursor_says_what_is_still_needed(marked: ModuleType, shards: Any, before: int) -> None:
     """A writer that waits for it never costs the reader a row, not even a stacked frame."""

@@ -74,7 +74,7 @@ class Fifo(Selector):
     """Each stretch once, oldest first.
 
     Of several shards the one that lags furthest behind its writer goes first, so that none is overwritten for being
-    last. The queue holds `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped,
+    last; those that lag equally take turns, or the first one's actor would play most of the steps. The queue holds `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped,
     oldest first, or waits to be written.
     """
 
@@ -96,6 +96,7 @@ class Fifo(Selector):
         self._asked = 0  # the largest batch so far
         self._short = 0  # stretches missing for the batch that was last asked for
         self._passed_over = 0
+        self._turn = 0  # the shard that goes first among equals
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
@@ -150,7 +151,7 @@ class Fifo(Selector):
 
     def _take(self, n: int) -> Keys:
         """The next n stretches. One pass over all shards: several small arrays per shard took longer than the draw."""
-        shares = shares_of_fullest([queue.ready for queue in self._queues], n)
+        shares = self._shares(n)
         starts: list[int] = []
         offsets, begun, done = [], [], 0
         for queue, share in zip(self._queues, shares, strict=True):
@@ -163,6 +164,15 @@ class Fifo(Selector):
         lanes = np.array([queue.shard.lanes for queue in self._queues])
         row, lane = np.divmod(np.arange(n) + np.array(offsets)[shard], lanes[shard])
         return Keys(shard, lane.astype(np.int32), np.array(starts, np.int64)[np.array(begun)[shard] + row])
+
+    def _shares(self, n: int) -> list[int]:
+        """How many of the next n stretches come from each shard."""
+        turn, heights = self._turn, [queue.ready for queue in self._queues]
+        shares = shares_of_fullest(heights[turn:] + heights[:turn], n)
+        last = max((place for place, share in enumerate(shares) if share), default=-1)
+        self._turn = (turn + last + 1) % len(shares)
+        back = len(shares) - turn
+        return shares[back:] + shares[:back]
 
     def _publish(self, short: int) -> None:
         self._short = short
