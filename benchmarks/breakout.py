@@ -1,0 +1,141 @@
+"""Breakout with half of every batch replayed: uniform against elite strategy 3, seed by seed. For a machine with a GPU.
+
+    python benchmarks/breakout.py --seconds 240 \\
+        --settings actors=14 actor.inference=served learner.device=cuda learner.compile=true
+
+Two runs of one seed, one after the other, differ in the selector alone. The curve of a run is the mean return of its
+last 100 training episodes. `results/breakout.json` is written after every run, and a run that it already holds, with
+the same settings, is not made again; `--plot` draws the curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _harness import RESULTS, Row, report, say
+
+PACKAGES = ("ale-py", "gymnasium", "numpy", "ray", "torch")
+ROOT = Path(__file__).resolve().parents[1]
+FILE = RESULTS / "breakout.json"
+IMAGE = ROOT / "docs" / "images" / "breakout_elite.png"
+SELECTORS = {
+    "uniform": "{type: uniform, ratio: 0.5, capacity: 1000}",
+    "elite 3": "{type: elite, ratio: 0.5, capacity: 1000, strategy: 3, distance: l2, lambda: 6, anneal: 2.0}",
+}
+ONE_EVALUATION = ["evaluation.every_steps=1_000_000_000", "evaluation.episodes=1", "evaluation.lanes=1"]
+ONE_EVALUATION += ["env.max_episode_steps=10_000"]
+"""The last one, which every run makes: a greedy policy that never serves would play on for half an hour of game time."""
+MARK = 500_000
+"""Environment steps between two rows of the table."""
+
+
+def train(selector: str, seed: int, seconds: float, settings: list[str]) -> dict[str, Any]:
+    """One run: its curve (step, seconds, mean return) and its speed."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder) / "runs", Path(folder) / "output.txt"
+        command = [sys.executable, "-m", "shoal", "train", "scenarios/pong_impala.yaml", "--out", str(out)]
+        command += ["--seed", str(seed), "--seconds", str(seconds), "env.id=BreakoutNoFrameskip-v4"]
+        command += [f"replay=[{{type: fifo, ratio: 0.5}}, {SELECTORS[selector]}]", "clear=true"]
+        command += ["stop.mean_return=null", "stop.steps=null", *ONE_EVALUATION, *settings]
+        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        with log.open("w") as output:
+            limit = seconds + 300.0
+            done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, env=environment, timeout=limit)
+        run = out / "latest"
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{log.read_text()[-4000:]}")
+        summary = json.loads((run / "summary.json").read_text())
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        place = json.loads((run / "replay.json").read_text())["path"]
+        shutil.rmtree(place, ignore_errors=True)
+    curve = [
+        [line["step"], line["wall"], line["rollout/ep_rew_mean"]]
+        for line in lines
+        if line.get("rollout/ep_rew_mean") is not None
+    ]
+    speed = {name: summary[name] for name in ("env_steps", "updates", "steps_per_second", "updates_per_second")}
+    return {"selector": selector, "seed": seed, "seconds": seconds, "settings": settings, **speed, "curve": curve}
+
+
+def rows(runs: list[dict[str, Any]]) -> list[Row]:
+    """Mean return over the seeds at every mark that all runs reached, and the speed."""
+    found = []
+    last = min(run["curve"][-1][0] for run in runs if run["curve"])
+    for mark in range(MARK, last + 1, MARK):
+        at = {name: [_at(run["curve"], mark) for run in runs if run["selector"] == name] for name in SELECTORS}
+        mean = {name: statistics.mean(returns) for name, returns in at.items()}
+        spread = {f"deviation, {name}": statistics.stdev(returns) for name, returns in at.items() if len(returns) > 1}
+        ratio = mean["elite 3"] / mean["uniform"] if mean["uniform"] > 0 else None
+        what = f"mean return at {mark / 1e6:g}M steps, {len(at['uniform'])} seed(s): elite 3"
+        found.append(Row(what, mean["elite 3"], mean["uniform"], "uniform", ratio, others=spread))
+    rates = [
+        statistics.mean(run["updates_per_second"] for run in runs if run["selector"] == name) for name in SELECTORS
+    ]
+    found.append(Row("updates/s: elite 3", rates[1], rates[0], "uniform", rates[1] / rates[0]))
+    return found
+
+
+def _at(curve: list[list[float]], step: int) -> float:
+    """The last return known at a step."""
+    place = bisect.bisect_right([point[0] for point in curve], step)
+    return curve[max(0, place - 1)][2]
+
+
+def plot(runs: list[dict[str, Any]]) -> None:
+    """A colour per selector, a line per seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for colour, name in enumerate(SELECTORS):
+        for number, run in enumerate(run for run in runs if run["selector"] == name):
+            steps, _, returns = zip(*run["curve"], strict=True)
+            label = name if number == 0 else None
+            axes.plot([step / 1e6 for step in steps], returns, color=f"C{colour}", alpha=0.8, lw=1.2, label=label)
+    axes.set(
+        xlabel="million environment steps", ylabel="mean return of the last 100 training episodes", title="Breakout"
+    )
+    axes.legend(frameon=False)
+    figure.savefig(IMAGE, dpi=120)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to so many (3)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of each run (240)")
+    parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="for every run")
+    parser.add_argument("--plot", action="store_true", help="also draw the curves into docs/images")
+    options = parser.parse_args()
+    runs: list[dict[str, Any]] = json.loads(FILE.read_text())["runs"] if FILE.exists() else []
+    asked = {"seconds": options.seconds, "settings": options.settings}
+    runs = [run for run in runs if {name: run[name] for name in asked} == asked]
+    for seed in range(1, options.seeds + 1):
+        for selector in SELECTORS:
+            if any(run["seed"] == seed and run["selector"] == selector for run in runs):
+                continue
+            runs.append(one := train(selector, seed, options.seconds, options.settings))
+            returned = one["curve"][-1][2] if one["curve"] else float("nan")
+            say(f"  seed {seed}: {selector} {returned:.1f} after {one['env_steps']:,} steps")
+            FILE.write_text(json.dumps({"runs": runs}))
+            if {run["selector"] for run in runs} == set(SELECTORS):
+                report("breakout", rows(runs), PACKAGES, asked)
+                FILE.write_text(json.dumps(json.loads(FILE.read_text()) | {"runs": runs}, indent=1) + "\n")
+    if options.plot:
+        plot(runs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
