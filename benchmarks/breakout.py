@@ -34,7 +34,7 @@ SELECTORS = {
 }
 ONE_EVALUATION = ["evaluation.every_steps=1_000_000_000", "evaluation.episodes=1", "evaluation.lanes=1"]
 ONE_EVALUATION += ["env.max_episode_steps=10_000"]
-"""The last one, which every run makes: a greedy policy that never serves would play on for half an hour of game time."""
+"""The last one, which every run makes: a greedy policy that never serves plays half an hour of game time."""
 MARK = 500_000
 """Environment steps between two rows of the table."""
 
