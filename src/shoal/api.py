@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from shoal.config import (
 )
 from shoal.envs import describe_env, make_env
 from shoal.errors import CheckpointError, ConfigError
-from shoal.loops.checkpoint import CheckpointState, atomic_write, load_best, load_checkpoint
+from shoal.loops.checkpoint import BEST, CheckpointState, atomic_write, load_best, load_checkpoint
 from shoal.loops.evaluator import play
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
@@ -156,14 +156,22 @@ class Run:
         assert self._weights.path is not None
         return self._weights.path
 
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """A line for each checkpoint that would have been used before this one but is damaged."""
+        return self._weights.skipped
+
     @cached_property
     def _weights(self) -> CheckpointState:
         if self._which != "last":
             try:
                 return load_best(self.folder.checkpoints)
-            except CheckpointError:
+            except CheckpointError as error:
                 if self._which == "best":
                     raise
+                corrupt = (str(error),) if (self.folder.checkpoints / BEST).exists() else ()
+            newest = load_checkpoint(self.folder.checkpoints)
+            return replace(newest, skipped=corrupt + newest.skipped)
         return load_checkpoint(self.folder.checkpoints)
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:

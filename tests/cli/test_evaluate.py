@@ -38,6 +38,13 @@ def test_checkpoints(run_shoal: Shoal, finished: Path, tmp_path: Path) -> None:
     assert result.code == 1 and "No best checkpoint" in result.err
 
 
+def test_a_damaged_best_checkpoint_is_named(run_shoal: Shoal, finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    (copy / "checkpoints" / "best.safetensors").write_bytes(b"")
+    result = run_shoal("eval", copy, "--episodes", 1)
+    assert result.code == 0 and "best.safetensors is corrupt" in result.err and "is used instead" in result.err
+
+
 def test_what_is_no_run(run_shoal: Shoal) -> None:
     result = run_shoal("eval", "nowhere")
     assert result.code == 2 and "is not a run folder" in result.err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,3 +132,20 @@ def test_interrupted_then_resumed(run_shoal: Shoal, tmp_path: Path, number: sign
     assert result.code == 0 and f"resuming with {before.env_steps:,} collected steps" in result.out
     after = shoal.load("runs/latest").summary
     assert after is not None and after.status == "finished" and after.updates >= before.updates
+
+
+def test_a_run_without_room_says_so_in_its_summary(run_shoal: Shoal, tmp_path: Path) -> None:
+    place = tmp_path / "large"
+    result = run_shoal("train", "CartPole-v1", "capacity=90_000_000_000", f"replay.path={place}", "--runtime=inline")
+    summary = json.loads((tmp_path / "runs" / "latest" / "summary.json").read_text())
+    assert result.code == 1 and "Lower replay.capacity" in result.err
+    assert summary["status"] == "failed" and "Lower replay.capacity" in summary["error"] and not place.exists()
+
+
+def test_damaged_checkpoints_are_not_a_reason_to_start_over(run_shoal: Shoal, finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    for path in (copy / "checkpoints").glob("step_*"):
+        path.write_bytes(b"")
+    result = run_shoal("resume", copy, "--steps", 900)
+    assert result.code == 1 and "To start over, train" in result.err
+    assert json.loads((copy / "summary.json").read_text())["status"] == "finished"

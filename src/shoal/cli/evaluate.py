@@ -51,6 +51,8 @@ def evaluate(
     from shoal.api import load
 
     loaded = load(run, checkpoint=checkpoint)  # type: ignore[arg-type]
+    for damaged in loaded.skipped:
+        typer.echo(f"{damaged}: {loaded.checkpoint.name} is used instead", err=True)
     if render:
         _print(loaded, _show(loaded, episodes, seed))
         return

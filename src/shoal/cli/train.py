@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ Settings = Annotated[
     typer.Argument(metavar="KEY=VALUE", show_default=False, help="Settings, such as learner.batch_size=256."),
 ]
 Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Stop after so many environment steps.")]
-Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop after so many seconds.")]
+Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop so many seconds after the first step.")]
 StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
@@ -172,6 +173,8 @@ def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool,
     except ShoalError:
         typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
         raise
+    # The run has ended: a Ctrl-C now, or while the interpreter takes itself apart, must not make a failure of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if quiet:
         typer.echo(relative(folder.path))
     else:

@@ -45,13 +45,12 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
         fallback: a folder on disk for what does not fit on shared memory.
     """
     if requested is not None:
-        requested.mkdir(parents=True, exist_ok=True)
         _require(requested, nbytes, "replay.path")
         return _make(requested / name)
     refused = []
-    fallback.mkdir(parents=True, exist_ok=True)
     for root, what in ((SHARED_MEMORY, "shared memory"), (fallback, "the disk")):
-        if not root.is_dir() or not os.access(root, os.W_OK):
+        place = _existing(root)
+        if (root == SHARED_MEMORY and place != root) or not os.access(place, os.W_OK):
             refused.append(f"{root} cannot be written")
             continue
         free = available(root)
@@ -66,10 +65,15 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
 
 def available(root: Path) -> int:
     """Bytes a replay may take at a place; on shared memory no more than a share of the machine's free memory."""
-    free = shutil.disk_usage(root).free
+    free = shutil.disk_usage(_existing(root)).free
     if root == SHARED_MEMORY or str(root).startswith(str(SHARED_MEMORY)):
         return int(min(free, psutil.virtual_memory().available * MEMORY_SHARE))
     return free
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there: what is refused leaves no folder behind."""
+    return next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), folder)
 
 
 def _require(root: Path, nbytes: int, setting: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from shoal.errors import CheckpointError, ConfigError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
-from shoal.loops.checkpoint import BEST, load_checkpoint
+from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
@@ -58,15 +58,18 @@ def execute(
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
-        spec = assembly.describe(settings)
-        needed = assembly.replay_bytes(settings, spec)
-        places, found = _place(settings, folder, needed)
-        notes = lost + prepare(settings, spec, places, folder.path.name)
-        ledger = Ledger(places.replay, places.shards(settings))
-        ledger[Entry.STOP] = RUN
-        ledger.beat()
-        if resume:
-            notes += _continue_counts(ledger, folder, found)
+        with _failure_written(folder):
+            if resume:
+                _require_progress(folder)
+            spec = assembly.describe(settings)
+            needed = assembly.replay_bytes(settings, spec)
+            places, found = _place(settings, folder, needed)
+            notes = lost + prepare(settings, spec, places, folder.path.name)
+            ledger = Ledger(places.replay, places.shards(settings))
+            ledger[Entry.STOP] = RUN
+            ledger.beat()
+            if resume:
+                notes += _continue_counts(ledger, folder, found)
         before = ledger.env_steps
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
@@ -78,6 +81,17 @@ def execute(
             summary = _run(supervisor, places, folder, signals)
         _free(settings, places, summary, before)
     return summary
+
+
+@contextlib.contextmanager
+def _failure_written(folder: RunFolder) -> Iterator[None]:
+    """A run that cannot begin says so in its summary; of one that had begun before, the earlier summary stays."""
+    try:
+        yield
+    except Exception as failure:
+        if not folder.summary_json.exists():
+            folder.write_summary(Summary.not_begun(str(failure) or repr(failure)))
+        raise
 
 
 def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Summary:
@@ -114,15 +128,34 @@ def _guarded(supervisor: Supervisor, run: Callable[[], Status]) -> Status:
 
 def _place(settings: RunSettings, folder: RunFolder, needed: int) -> tuple[Places, bool]:
     """Where the replay is, or is to be; and whether an earlier one was found there."""
-    if folder.replay_json.exists():
-        earlier = Path(folder.read_json("replay.json")["path"])
-        if (earlier / "ledger.bin").exists():
-            return Places(earlier, folder.checkpoints), True
+    earlier = _earlier_replay(folder)
+    if earlier is not None:
+        return Places(earlier, folder.checkpoints), True
     replay = choose_folder(folder.path.name, needed, settings.replay.path, folder.path / "replay_on_disk")
     folder.write_json("replay.json", {"path": str(replay)})
     RunFolder(replay).write_json("owner.json", {"run": str(folder.path), "pid": os.getpid()})
     folder.checkpoints.mkdir(exist_ok=True)
     return Places(replay, folder.checkpoints), False
+
+
+def _earlier_replay(folder: RunFolder) -> Path | None:
+    if folder.replay_json.exists():
+        earlier = Path(folder.read_json("replay.json")["path"])
+        if (earlier / "ledger.bin").exists():
+            return earlier
+    return None
+
+
+def _require_progress(folder: RunFolder) -> None:
+    """Refuses to start over where something was learned: that is for the user to say."""
+    if _earlier_replay(folder) is None and list_checkpoints(folder.checkpoints):
+        try:
+            load_checkpoint(folder.checkpoints)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"The replay of this run is gone, and: {error} To start over, train {folder.path / 'config.yaml'}; "
+                f"the best weights, if they are intact, can still be used: shoal eval {folder.path}."
+            ) from error
 
 
 def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str]]:

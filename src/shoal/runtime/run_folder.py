@@ -71,6 +71,11 @@ class Summary:
         if self.status not in (known := get_args(Status)):
             raise ValueError(f"status must be one of {', '.join(known)}, got {self.status!r}")
 
+    @classmethod
+    def not_begun(cls, error: str) -> Summary:
+        """Of a run that failed before its first step."""
+        return cls("failed", 0, 0, 0, 0.0, *(math.nan,) * 9, "the run did not begin", 0, 0, error)
+
 
 class RunLock:
     """Ownership of a run folder until `release()`, the end of a `with`, or the end of the process, however it ends."""

@@ -74,8 +74,8 @@ class Fifo(Selector):
     """Each stretch once, oldest first.
 
     Of several shards the one that lags furthest behind its writer goes first, so that none is overwritten for being
-    last; those that lag equally take turns, or the first one's actor would play most of the steps. The queue holds `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped,
-    oldest first, or waits to be written.
+    last; those that lag equally take turns, or the first one's actor would play most of the steps. The queue holds
+    `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped, oldest first, or waits.
     """
 
     name = "fifo"
@@ -169,8 +169,7 @@ class Fifo(Selector):
         """How many of the next n stretches come from each shard."""
         turn, heights = self._turn, [queue.ready for queue in self._queues]
         shares = shares_of_fullest(heights[turn:] + heights[:turn], n)
-        last = max((place for place, share in enumerate(shares) if share), default=-1)
-        self._turn = (turn + last + 1) % len(shares)
+        self._turn = (turn + n) % len(shares)  # behind the last that gave one more than others
         back = len(shares) - turn
         return shares[back:] + shares[:back]
 
