@@ -20,7 +20,7 @@ Settings = Annotated[
     typer.Argument(metavar="KEY=VALUE", show_default=False, help="Settings, such as learner.batch_size=256."),
 ]
 Steps = Annotated[str | None, typer.Option("--steps", metavar="N", help="Stop after so many environment steps.")]
-Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop so many seconds after the first step.")]
+Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Stop S seconds after the first step.")]
 StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
