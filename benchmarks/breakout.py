@@ -13,16 +13,13 @@ from __future__ import annotations
 import argparse
 import bisect
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, Row, report, say
+from impala import train
 
 PACKAGES = ("ale-py", "gymnasium", "numpy", "ray", "torch")
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,25 +36,12 @@ MARK = 500_000
 """Environment steps between two rows of the table."""
 
 
-def train(selector: str, seed: int, seconds: float, settings: list[str]) -> dict[str, Any]:
-    """One run: its curve (step, seconds, mean return) and its speed."""
-    with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder) / "runs", Path(folder) / "output.txt"
-        command = [sys.executable, "-m", "shoal", "train", "scenarios/pong_impala.yaml", "--out", str(out)]
-        command += ["--seed", str(seed), "--seconds", str(seconds), "env.id=BreakoutNoFrameskip-v4"]
-        command += [f"replay=[{{type: fifo, ratio: 0.5}}, {SELECTORS[selector]}]", "clear=true"]
-        command += ["stop.mean_return=null", "stop.steps=null", *ONE_EVALUATION, *settings]
-        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-        with log.open("w") as output:
-            limit = seconds + 300.0
-            done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, env=environment, timeout=limit)
-        run = out / "latest"
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{log.read_text()[-4000:]}")
-        summary = json.loads((run / "summary.json").read_text())
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        place = json.loads((run / "replay.json").read_text())["path"]
-        shutil.rmtree(place, ignore_errors=True)
+def one_run(selector: str, seed: int, seconds: float, settings: list[str]) -> dict[str, Any]:
+    """Its curve (step, seconds, mean return) and its speed."""
+    parts = f"replay=[{{type: fifo, ratio: 0.5}}, {SELECTORS[selector]}]"
+    overrides = ["env.id=BreakoutNoFrameskip-v4", parts, "clear=true", "stop.mean_return=null", "stop.steps=null"]
+    arguments = ["--seed", str(seed), "--seconds", str(seconds), *overrides, *ONE_EVALUATION, *settings]
+    summary, lines, _ = train("pong_impala", *arguments, limit=seconds + 300.0)
     curve = [
         [line["step"], line["wall"], line["rollout/ep_rew_mean"]]
         for line in lines
@@ -125,7 +109,7 @@ def main() -> int:
         for selector in SELECTORS:
             if any(run["seed"] == seed and run["selector"] == selector for run in runs):
                 continue
-            runs.append(one := train(selector, seed, options.seconds, options.settings))
+            runs.append(one := one_run(selector, seed, options.seconds, options.settings))
             returned = one["curve"][-1][2] if one["curve"] else float("nan")
             say(f"  seed {seed}: {selector} {returned:.1f} after {one['env_steps']:,} steps")
             FILE.write_text(json.dumps({"runs": runs}))

@@ -48,7 +48,9 @@ RLlib does: every step is learned from once.
 THROUGHPUT = ["env.lanes=64", "learner.batch_size=64", "learner.publish_every=2", "algorithm.unroll=20"]
 
 
-def train(scenario: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[list[float]]]:
+def train(
+    scenario: str, *arguments: str, limit: float = RUN_SECONDS
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[list[float]]]:
     """One run: its summary, its metrics, and the returns of each actor's episodes in order."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "runs", Path(folder) / "output.txt"
@@ -56,7 +58,7 @@ def train(scenario: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str
         command += [*arguments, "replay.keep=true"]
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         with log.open("w") as output:
-            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, env=environment, timeout=RUN_SECONDS)
+            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=output, env=environment, timeout=limit)
         if code.returncode != 0:
             raise SystemExit(f"{' '.join(command)} ended with {code.returncode}:\n{log.read_text()[-4000:]}")
         run = out / "latest"
