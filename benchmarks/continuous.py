@@ -8,6 +8,8 @@ wall         seconds to -200 on Pendulum beside SB3's SAC: with the RL Zoo's set
 halfcheetah  SAC and TD3 with SB3's networks, batch and update ratio beside SB3's, seed by seed
 
 Each part writes its own file, `results/continuous_PART.json`, with the runs' curves in it; `--plot` draws them.
+HalfCheetah's runs are long: each has a file of its own in `results/halfcheetah`, and one that is there is not made
+again. So the two sides may be run on two machines: a return does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _continuous_runs import Outcome, Sb3Plan, sb3, shoal
-from _harness import RESULTS, Row, compared, console, interleave, report, say
+from _harness import RESULTS, Row, compared, console, described, interleave, report, say
 
 PACKAGES = ("gymnasium", "mujoco", "numpy", "ray", "stable-baselines3", "torch")
 ALGORITHMS = ("apex_dpg", "d4pg", "td3", "sac")
+HALFCHEETAH = RESULTS / "halfcheetah"
 GOAL = -200.0
 STEPS = 30_000
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -204,23 +207,11 @@ def wall(options: argparse.Namespace) -> Found:
 # ---- HalfCheetah
 
 
-def _side_by_side(calls: list[Callable[[], Outcome]], jobs: int) -> list[Outcome]:
-    """Runs of which only the returns are compared: so many at a time."""
-
-    def told(call: Callable[[], Outcome]) -> Outcome:
-        one = call()
-        say(f"  seed {one.seed}: {one.who} {one.last:.0f} after {one.env_steps:,} steps, {one.seconds:.0f} s")
-        return one
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(told, calls))
-
-
 def halfcheetah(options: argparse.Namespace) -> Found:
     """The same networks, batch, learning rate, random steps and updates per step."""
     every = max(1000, options.steps // 20)
     calls: list[Callable[[], Outcome]] = []
-    for seed in range(1, options.seeds + 1):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name in options.algorithms:
             width = list(SIZES[name])
             rate = 3e-4 if name == "sac" else 1e-3
@@ -236,25 +227,50 @@ def halfcheetah(options: argparse.Namespace) -> Found:
             plan = Sb3Plan(name.upper(), "HalfCheetah-v5", options.steps, settings, every, 5, None, f"sb3 {name}")
             plan.threads = options.peer_threads
             both = {"sb3": partial(sb3, plan, seed), "shoal": partial(shoal, *ours)}
-            calls += [both[who] for who in options.contenders]
-    runs = _side_by_side(calls, options.jobs)
+            calls += [
+                partial(
+                    _kept, both[who], f"{who}_{name}_{seed}", options.steps, overrides if who == "shoal" else settings
+                )
+                for who in options.contenders
+            ]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda call: call(), calls))
+    runs = [run for run in _kept_runs(options.steps) if run.who.split()[1] in options.algorithms]
+    return _beside_sb3(runs, options), runs
+
+
+def _kept(call: Callable[[], Outcome], name: str, steps: int, settings: Any) -> None:
+    """Runs, unless that was done before, and keeps what came out."""
+    file = HALFCHEETAH / f"{name}.json"
+    if file.exists() and json.loads(file.read_text())["steps"] == steps:
+        say(f"  {file.name} is there")
+        return
+    one = call()
+    say(f"  seed {one.seed}: {one.who} {one.last:.0f} after {one.env_steps:,} steps, {one.seconds:.0f} s")
+    HALFCHEETAH.mkdir(exist_ok=True)
+    content = {**described(PACKAGES), "steps": steps, "settings": settings, "run": asdict(one)}
+    file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _kept_runs(steps: int) -> list[Outcome]:
+    found = [json.loads(file.read_text()) for file in sorted(HALFCHEETAH.glob("*.json"))]
+    return [Outcome(**one["run"]) for one in found if one["steps"] == steps]
+
+
+def _beside_sb3(runs: list[Outcome], options: argparse.Namespace) -> list[Row]:
+    """Final returns, over the seeds that each side has."""
     rows = []
-    if len(options.contenders) == 1:  # the others were or will be run elsewhere: returns do not depend on the machine
-        for who in dict.fromkeys(one.who for one in runs):
-            found = [one.last for one in runs if one.who == who]
-            spread = {"deviation": statistics.stdev(found)} if len(found) > 1 else {}
-            rows.append(Row(f"{who}: mean return after {options.steps:,} steps", statistics.mean(found), others=spread))
-        return rows, runs
     for name in options.algorithms:
         ours, theirs = ([one.last for one in runs if one.who == f"{who} {name}"] for who in ("shoal", "sb3"))
-        spread = statistics.stdev(theirs) if len(theirs) > 1 else float("nan")
-        mine, peer = statistics.mean(ours), statistics.mean(theirs)
-        what = f"{name}: mean return after {options.steps:,} steps, {options.seeds} seed(s)"
-        holds = mine >= peer - spread if len(theirs) > 1 else None
-        rows.append(Row(what, mine, peer, f"sb3 {name}", mine / peer, ">= SB3's less its spread", holds))
-        clocks = [[one.seconds for one in runs if one.who == f"{who} {name}"] for who in ("shoal", "sb3")]
-        rows.append(Row(f"{name}: seconds", *(statistics.median(clock) for clock in clocks), f"sb3 {name}"))  # type: ignore[arg-type]
-    return rows, runs
+        what = f"{name}: mean return after {options.steps:,} steps, {len(ours)} and {len(theirs)} seed(s)"
+        if len(ours) < 2 or len(theirs) < 2:
+            rows += [Row(f"{who}: {what}", statistics.mean(x)) for who, x in (("shoal", ours), ("sb3", theirs)) if x]
+            continue
+        mine, peer, spread = statistics.mean(ours), statistics.mean(theirs), statistics.stdev(theirs)
+        others = {"deviation, shoal": statistics.stdev(ours), "deviation, sb3": spread}
+        bar = ">= SB3's less its spread"
+        rows.append(Row(what, mine, peer, f"sb3 {name}", mine / peer, bar, mine >= peer - spread, others=others))
+    return rows
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
@@ -296,6 +312,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS, action="append", help="this part only; may be given again")
     parser.add_argument("--seeds", type=int, help="seeds 1 to so many (5; halfcheetah: 3)")
+    parser.add_argument("--first-seed", type=int, default=1, help="of halfcheetah (1)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of halfcheetah (100,000)")
     parser.add_argument("--algorithms", nargs="+", help="of pendulum and halfcheetah; default: all")
     parser.add_argument("--device", default="cpu", help="of the learners in updates and halfcheetah: cpu or cuda")
@@ -321,9 +338,8 @@ def main() -> int:
         options.algorithms = given[1] or (("sac", "td3") if part == "halfcheetah" else ALGORITHMS)
         say(f"{part}:")
         rows, runs = PARTS[part](options)
-        name = f"continuous_{part}" + ("" if options.device == "cpu" else f"_{options.device}")
-        if part == "halfcheetah" and len(options.contenders) == 1:
-            name += f"_{options.contenders[0]}"
+        apart = options.device != "cpu" and part != "halfcheetah"
+        name = f"continuous_{part}" + (f"_{options.device}" if apart else "")
         settings = {key: value for key, value in vars(options).items() if key not in ("only", "plot", "strict")}
         holds &= report(name, rows, PACKAGES, settings)
         written = RESULTS / f"{name}.json"
