@@ -57,7 +57,8 @@ class Captured(Generic[Inputs, Output]):
             if self._calls[flags] <= WARM_UP:
                 return self._warm_up(flags)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Not "global": the thread that draws batches may use the device meanwhile, to score candidates.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 output = self._update(self._inputs, *flags)
             self._graphs[flags] = (graph, output)
         graph, output = self._graphs[flags]

@@ -246,7 +246,7 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     board = WeightBoard(places.replay / "weights.bin", FlatModule(learner.module).size)
     features = None
     if settings.replay.compares_features:
-        features = BoardFeatures(settings.definition.make_policy(settings.algorithm, spec, Seat()), board)
+        features = BoardFeatures(settings.definition.make_policy(settings.algorithm, spec, Seat()), board, device)
     replay = Replay(
         readers,
         settings.replay.make_selector(features, queue_capacity(settings), ledger.updates),

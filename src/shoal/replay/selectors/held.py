@@ -92,21 +92,21 @@ class Held(Selector):
     def _enter(self, rng: np.random.Generator) -> None:
         """Lets new sequences in, and as many others out as that needs."""
         new, self._new = self._new, Keys.empty(0)
+        if self._judge is None:
+            self._keys = Keys.joined(self._keys, new).at(slice(-self._capacity, None))
+            return
         room = self._capacity - len(self._keys.logical)
         self._keys, new = Keys.joined(self._keys, new.at(slice(room))), new.at(slice(room, None))
         while len(new.logical):
             coming, new = new.at(slice(AT_ONCE)), new.at(slice(AT_ONCE, None))
-            leaving = self._leaving(len(coming.logical), rng)
+            leaving = self._leaving(self._judge, len(coming.logical), rng)
             self._keys = Keys.joined(self._keys.at(~leaving), coming.at(slice(-int(leaving.sum()), None)))
 
-    def _leaving(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    def _leaving(self, judge: Judge, count: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """Which of the held ones leave for `count` new ones."""
         leaving = np.zeros(self._capacity, np.bool_)
-        if self._judge is None:
-            leaving[:count] = True
-            return leaving
         rivals = np.stack([rng.choice(self._capacity, self._sample, replace=False) for _ in range(count)])
-        far = self._judge(self._keys.at(rivals.reshape(-1))).reshape(rivals.shape).astype(np.float64)
+        far = judge(self._keys.at(rivals.reshape(-1))).reshape(rivals.shape).astype(np.float64)
         for drawn, distance in zip(rivals, far, strict=True):
             distance[leaving[drawn]] = -np.inf  # gone already
             furthest = int(distance.argmax())
