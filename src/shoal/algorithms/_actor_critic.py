@@ -116,6 +116,15 @@ def make_view(config: ActorCriticConfig, schema: Schema) -> SequenceView:
     return SequenceView(schema, config.unroll, config.burn_in, extras, ("state",) if "state" in schema else ())
 
 
+def defaults(selector: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of other sections that suit the family; `selector` is the queue."""
+    return {
+        "actor": {"weights_period": 1},
+        "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
+        "replay": {"selectors": [selector], "capacity": 100_000, "min_size": 1, "samples_per_insert": None},
+    }
+
+
 class ActionScale:
     """From a policy's raw actions to the environment's: +-1 are its bounds; without bounds, actions are taken as they
     are.

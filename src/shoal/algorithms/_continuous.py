@@ -16,7 +16,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat
+from shoal.algorithms.interface import (
+    Algorithm,
+    AlgorithmConfig,
+    Decision,
+    Learner,
+    LearnerContext,
+    Outcome,
+    Policy,
+    Seat,
+)
 from shoal.algorithms.kinds import require_kind
 from shoal.errors import ConfigError
 from shoal.networks import PolicyNetwork
@@ -98,6 +107,49 @@ def no_columns(config: ContinuousConfig, spec: EnvSpec) -> tuple[Column, ...]:
 def make_view(config: ContinuousConfig, schema: Schema) -> View:
     """n-step transitions."""
     return NStepView(schema, config.n_step, config.gamma)
+
+
+def continuous_algorithm(
+    name: str,
+    summary: str,
+    config: type[ContinuousConfig],
+    make_policy: Callable[[Any, EnvSpec, Seat], Policy],
+    make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner],
+    *,
+    min_size: int,
+    samples_per_insert: float,
+    lanes: int,
+    columns: Callable[[Any, EnvSpec], tuple[Column, ...]] = no_columns,
+    selector: Mapping[str, Any] | None = None,
+) -> Algorithm:
+    """An entry of the registry: what the family's algorithms have in common, and what they differ in.
+
+    Args:
+        name: as on the command line.
+        summary: one line.
+        config: its hyper-parameters.
+        make_policy: see `Algorithm`.
+        make_learner: see `Algorithm`.
+        min_size: steps collected before the first update.
+        samples_per_insert: draws per step.
+        lanes: environments per actor.
+        columns: what its policy records.
+        selector: how it draws, if not uniformly.
+    """
+    replay: dict[str, Any] = {"capacity": 1_000_000, "min_size": min_size, "samples_per_insert": samples_per_insert}
+    replay["selectors"] = [selector or {"type": "uniform"}]
+    return Algorithm(
+        name=name,
+        summary=f"{summary}; continuous actions",
+        config=config,
+        check=lambda spec: require_continuous(spec, name),
+        columns=columns,
+        make_view=make_view,
+        make_policy=make_policy,
+        make_learner=make_learner,
+        actions="continuous",
+        defaults={"learner": {"batch_size": 256}, "replay": replay, "env": {"lanes": lanes}},
+    )
 
 
 class ActionBounds:

@@ -26,7 +26,7 @@ from shoal.algorithms.interface import (
 from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.state import flatten_optimizer, load_module, module_tensors, restore_optimizer
 from shoal.ops import epsilon_greedy, epsilon_ladder, importance_weights, linear_schedule
-from shoal.replay import Column
+from shoal.replay import Column, NStepView, Schema, View
 from shoal.types import Array, EnvSpec, Sample, Transition
 
 
@@ -55,6 +55,18 @@ def require_discrete(spec: EnvSpec, algorithm: str) -> None:
 def priority_column(config: ValueConfig, spec: EnvSpec) -> tuple[Column, ...]:
     """What the policy records beside the stream."""
     return (Column("priority", "float32"),)
+
+
+def make_view(config: Any, schema: Schema) -> View:
+    """n-step transitions."""
+    return NStepView(schema, config.n_step, config.gamma)
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "learner": {"batch_size": 512, "prefetch": 2},
+    "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},
+}
+"""Settings of other sections that suit the family."""
 
 
 class InitialPriorities:

@@ -42,12 +42,11 @@ from shoal.algorithms._continuous import (
     TargetPeriod,
     Tau,
     as_it_is,
-    make_view,
-    require_continuous,
+    continuous_algorithm,
 )
 from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
 from shoal.algorithms._value_based import InitialPriorities
-from shoal.algorithms.interface import Algorithm, Decision, Learner, LearnerContext, Outcome, Policy, Seat
+from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, Policy, Seat
 from shoal.networks import CriticNetwork, PolicyNetwork
 from shoal.ops import bootstrap_target, sigma_ladder
 from shoal.replay import Column
@@ -167,24 +166,15 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return ContinuousLearner(module.policy, module.critic, rules, config, spec, context, module)
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="DPG with n-step returns, prioritized replay and a ladder of noise; continuous actions",
-    config=Config,
-    check=lambda spec: require_continuous(spec, NAME),
+ALGORITHM = continuous_algorithm(
+    NAME,
+    "DPG with n-step returns, prioritized replay and a ladder of noise",
+    Config,
+    make_policy,
+    make_learner,
+    min_size=1_000,
+    samples_per_insert=128,
+    lanes=4,
     columns=columns,
-    make_view=make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    actions="continuous",
-    defaults={
-        "learner": {"batch_size": 256},
-        "replay": {
-            "selectors": [{"type": "prioritized", "alpha": 0.6}],
-            "capacity": 1_000_000,
-            "min_size": 1_000,
-            "samples_per_insert": 128,
-        },
-        "env": {"lanes": 4},
-    },
+    selector={"type": "prioritized", "alpha": 0.6},
 )

@@ -18,25 +18,24 @@ Deviations from the paper:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from shoal.algorithms._value_based import (
+    DEFAULTS,
     Batch,
     EpsilonGreedyPolicy,
     Loss,
     ValueConfig,
     ValueLearner,
+    make_view,
     priority_column,
     require_discrete,
 )
 from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
 from shoal.networks import QNetwork
 from shoal.ops import double_q_target, huber, q_learning_target, td_error
-from shoal.replay import NStepView, Schema, View
 from shoal.types import EnvSpec
 
 NAME = "apex-dqn"
@@ -85,11 +84,6 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return ValueLearner(make_network(config, spec), make_network(config, spec), loss, config, context)
 
 
-def make_view(config: Any, schema: Schema) -> View:
-    """n-step transitions."""
-    return NStepView(schema, config.n_step, config.gamma)
-
-
 ALGORITHM = Algorithm(
     name=NAME,
     summary="dueling double DQN, n-step, prioritized replay fed by many actors",
@@ -100,8 +94,5 @@ ALGORITHM = Algorithm(
     make_policy=make_policy,
     make_learner=make_learner,
     actions="discrete",
-    defaults={
-        "learner": {"batch_size": 512, "prefetch": 2},
-        "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},
-    },
+    defaults=DEFAULTS,
 )

@@ -15,25 +15,24 @@ Deviations from the papers:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from shoal.algorithms._value_based import (
+    DEFAULTS,
     Batch,
     EpsilonGreedyPolicy,
     Loss,
     ValueConfig,
     ValueLearner,
+    make_view,
     priority_column,
     require_discrete,
 )
 from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
 from shoal.networks import QuantileNetwork
 from shoal.ops import batched_index, double_quantile_target, quantile_huber_loss, quantile_midpoints
-from shoal.replay import NStepView, Schema, View
 from shoal.types import EnvSpec
 
 NAME = "apex-qr-dqn"
@@ -81,11 +80,6 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return ValueLearner(make_network(config, spec), make_network(config, spec), loss, config, context)
 
 
-def make_view(config: Any, schema: Schema) -> View:
-    """n-step transitions."""
-    return NStepView(schema, config.n_step, config.gamma)
-
-
 ALGORITHM = Algorithm(
     name=NAME,
     summary="Ape-X with quantile regression: learns the distribution of the return",
@@ -96,8 +90,5 @@ ALGORITHM = Algorithm(
     make_policy=make_policy,
     make_learner=make_learner,
     actions="discrete",
-    defaults={
-        "learner": {"batch_size": 512, "prefetch": 2},
-        "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},
-    },
+    defaults=DEFAULTS,
 )

@@ -40,9 +40,7 @@ from shoal.algorithms._continuous import (
     TargetPeriod,
     Tau,
     as_it_is,
-    make_view,
-    no_columns,
-    require_continuous,
+    continuous_algorithm,
 )
 from shoal.algorithms._continuous_learner import (
     Batch,
@@ -53,7 +51,7 @@ from shoal.algorithms._continuous_learner import (
     PolicyLoss,
     Rules,
 )
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Learner, LearnerContext, Policy, Seat
 from shoal.networks import CriticNetwork, PolicyNetwork
 from shoal.ops import (
     bootstrap_target,
@@ -164,24 +162,13 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return ContinuousLearner(*parts, config, spec, context)
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="distributional critic (quantile or categorical), n-step, Gaussian noise; continuous actions",
-    config=Config,
-    check=lambda spec: require_continuous(spec, NAME),
-    columns=no_columns,
-    make_view=make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    actions="continuous",
-    defaults={
-        "learner": {"batch_size": 256},
-        "replay": {
-            "selectors": [{"type": "uniform"}],
-            "capacity": 1_000_000,
-            "min_size": 1_000,
-            "samples_per_insert": 128,
-        },
-        "env": {"lanes": 4},
-    },
+ALGORITHM = continuous_algorithm(
+    NAME,
+    "distributional critic (quantile or categorical), n-step, Gaussian noise",
+    Config,
+    make_policy,
+    make_learner,
+    min_size=1_000,
+    samples_per_insert=128,
+    lanes=4,
 )

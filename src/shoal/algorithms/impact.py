@@ -119,14 +119,5 @@ ALGORITHM = Algorithm(
     feature_column=common.feature_column,
     steps_per_draw=lambda config: config.unroll,
     served=True,
-    defaults={
-        "actor": {"weights_period": 1},
-        "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
-        "replay": {
-            "selectors": [{"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4}],
-            "capacity": 100_000,
-            "min_size": 1,
-            "samples_per_insert": None,
-        },
-    },
+    defaults=common.defaults({"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4}),
 )

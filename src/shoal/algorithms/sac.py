@@ -26,12 +26,10 @@ from shoal.algorithms._continuous import (
     ActionBounds,
     ContinuousConfig,
     ExploringPolicy,
-    make_view,
-    no_columns,
-    require_continuous,
+    continuous_algorithm,
 )
 from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Learner, LearnerContext, Policy, Seat
 from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std
 from shoal.networks.continuous import LOG_STD_MAX, LOG_STD_MIN
 from shoal.ops import soft_q_target, squashed_gaussian, temperature_loss
@@ -134,25 +132,13 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return ContinuousLearner(*parts, config, spec, context)
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="soft actor-critic: twin critics, squashed Gaussian policy, learned temperature; continuous actions",
-    config=Config,
-    check=lambda spec: require_continuous(spec, NAME),
-    columns=no_columns,
-    make_view=make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    actions="continuous",
-    defaults={
-        "learner": {"batch_size": 256},
-        # 256 draws per step in batches of 256: one update per step.
-        "replay": {
-            "selectors": [{"type": "uniform"}],
-            "capacity": 1_000_000,
-            "min_size": 5_000,
-            "samples_per_insert": 256,
-        },
-        "env": {"lanes": 1},
-    },
+ALGORITHM = continuous_algorithm(
+    NAME,
+    "soft actor-critic: twin critics, squashed Gaussian policy, learned temperature",
+    Config,
+    make_policy,
+    make_learner,
+    min_size=5_000,
+    samples_per_insert=256,  # in batches of 256: one update per step
+    lanes=1,
 )
