@@ -19,11 +19,6 @@ SPAN = Span(0, 4, crosses_episodes=True)
 EXTRAS = (Column("feature", "float16", (2,)),)
 
 
-def _keys(names: list[int]) -> Keys:
-    count = len(names)
-    return Keys(np.zeros(count, np.int32), np.zeros(count, np.int32), np.array(names, np.int64))
-
-
 def slow_pick(strategy: int, names: list[int], far: list[float], sampled: list[int], n: int) -> list[int]:
     """The strategies of the original in plain words, on distinct candidates."""
     order = sorted(range(len(names)), key=lambda i: far[i])
@@ -49,7 +44,7 @@ def test_strategies_against_plain_words(strategy: int, far: list[float], data: s
     n = data.draw(st.integers(1, count))
     sampled = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
     names = list(range(100, 100 + count))
-    kept = pick(strategy, _keys(names), np.array(far, np.float32), np.array(sampled, np.uint32), n)
+    kept = pick(strategy, np.array(names), np.array(far, np.float32), np.array(sampled, np.uint32), n)
     assert kept.tolist() == slow_pick(strategy, names, far, sampled, n)
 
 
@@ -61,7 +56,7 @@ def test_strategies_by_hand(strategy: int, kept: list[int]) -> None:
     """Sorted by distance: 5 2 0 3 4 1; sampled before: 1 0 2 2 0 3 times."""
     far = np.array([0.3, 0.9, 0.2, 0.4, 0.5, 0.1], np.float32)
     sampled = np.array([2, 3, 0, 2, 0, 1], np.uint32)
-    assert pick(strategy, _keys([10, 20, 30, 40, 50, 60]), far, sampled, 3).tolist() == kept
+    assert pick(strategy, np.array([10, 20, 30, 40, 50, 60]), far, sampled, 3).tolist() == kept
 
 
 @pytest.mark.parametrize(("strategy", "names"), [(1, [7, 7]), (2, [7, 9]), (3, [7, 8]), (4, [7, 9])])
@@ -69,12 +64,12 @@ def test_a_candidate_drawn_twice(strategy: int, names: list[int]) -> None:
     """Strategy 1 keeps it twice; the others look for different ones."""
     drawn, far = [9, 7, 8, 7, 10], np.array([3, 1, 2, 1, 4], np.float32)
     sampled = np.array([0, 0, 1, 0, 1], np.uint32) if strategy == 4 else np.zeros(5, np.uint32)
-    assert [drawn[place] for place in pick(strategy, _keys(drawn), far, sampled, 2)] == names
+    assert [drawn[place] for place in pick(strategy, np.array(drawn), far, sampled, 2)] == names
 
 
 def test_too_few_different_candidates() -> None:
     for strategy in (1, 2, 3, 4):
-        kept = pick(strategy, _keys([5, 5, 5, 6]), np.arange(4, dtype=np.float32), np.zeros(4, np.uint32), 3)
+        kept = pick(strategy, np.array([5, 5, 5, 6]), np.arange(4, dtype=np.float32), np.zeros(4, np.uint32), 3)
         assert len(kept) == 3
 
 
@@ -159,8 +154,30 @@ def test_the_least_sampled_come_first(shards: Any, blank: Any) -> None:
         counts = np.bincount(np.concatenate([elite.select(10, rng).keys.logical for _ in range(50)]), minlength=101)
         assert counts.sum() == 500
         spread[strategy] = counts.max()
-        assert np.array_equal(elite._sampled[0][:101, 0], counts[:101])
+        assert np.array_equal(elite._sampled[:101], counts[:101])
     assert spread[3] < 15 < spread[1]
+
+
+def test_counts_of_shards_of_different_sizes(shards: Any, blank: Any) -> None:
+    """Rings of 64 rows of 3 lanes and 32 of 2, both come round: each key's count is its own."""
+    large, small = _World(shards, blank, lanes=3, rows=64), _World(shards, blank, lanes=2, rows=32)
+    for world, count in ((large, 50), (large, 50), (small, 25), (small, 25)):
+        world.write(count)
+    elite, rng = _elite(large, strategy=3), np.random.default_rng(0)
+    elite.attach(small.reader, SPAN)
+    elite.refresh()
+    seen: dict[tuple[int, ...], int] = {}
+    for _ in range(40):
+        for key in zip(*elite.select(8, rng).keys, strict=True):
+            place = tuple(int(value) for value in key)
+            seen[place] = seen.get(place, 0) + 1
+    assert {shard for shard, _, _ in seen} == {0, 1} and {lane for _, lane, _ in seen} == {0, 1, 2}
+    first, second = elite._sampled[: 64 * 3].reshape(64, 3), elite._sampled[64 * 3 :].reshape(32, 2)
+    assert all((first, second)[shard][row % (64, 32)[shard], lane] == n for (shard, lane, row), n in seen.items())
+    assert elite._sampled.sum() == 320
+    small.write(32)
+    elite.refresh()
+    assert not second.any() and first.sum() == elite._sampled.sum() > 0
 
 
 def test_a_row_written_anew_was_never_sampled(shards: Any, blank: Any) -> None:
@@ -169,15 +186,15 @@ def test_a_row_written_anew_was_never_sampled(shards: Any, blank: Any) -> None:
     elite, rng = _elite(world, strategy=3), np.random.default_rng(0)
     for _ in range(30):
         elite.select(8, rng)
-    before = elite._sampled[0].copy()
+    before = elite._sampled.copy()
     world.write(20)
     elite.refresh()
-    assert before[:16].all() and not elite._sampled[0][:16].any() and not elite._sampled[0][60:].any()
-    assert np.array_equal(elite._sampled[0][16:56], before[16:56])
+    assert before[:16].all() and not elite._sampled[:16].any() and not elite._sampled[60:].any()
+    assert np.array_equal(elite._sampled[16:56], before[16:56])
     world.write(64)
     world.write(64)
     elite.refresh()
-    assert not elite._sampled[0].any()
+    assert not elite._sampled.any()
 
 
 def test_at_one_it_draws_plainly_and_scores_nothing(shards: Any, blank: Any) -> None:

@@ -78,13 +78,16 @@ class Elite(Scored):
         states = States(features, compared_steps, recorded=True)
         super().__init__(inner or Uniform(), states, Annealing(candidates, anneal, anneal_draws, drawn))
         self._distance, self._strategy = distance, strategy
-        self._sampled: list[npt.NDArray[np.uint32]] = []  # [T, N] by shard: how often a row's sequence was kept
+        self._sampled = np.zeros(0, np.uint32)  # how often a row's sequence was kept: shards, rows and lanes in a row
+        self._begin, self._rows, self._lanes = (np.zeros(0, np.int64) for _ in range(3))  # of each shard
         self._heads: list[int] = []
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         """See `Selector.attach`."""
         super().attach(shard, span)
-        self._sampled.append(np.zeros((shard.rows, shard.lanes), np.uint32))
+        self._begin = np.append(self._begin, len(self._sampled))
+        self._rows, self._lanes = np.append(self._rows, shard.rows), np.append(self._lanes, shard.lanes)
+        self._sampled = np.append(self._sampled, np.zeros(shard.rows * shard.lanes, np.uint32))
         self._heads.append(shard.head)
 
     def refresh(self) -> None:
@@ -92,7 +95,8 @@ class Elite(Scored):
         for index, shard in enumerate(self._states.table.shards):
             before, head = self._heads[index], shard.head
             if head > before:  # a row written anew was never sampled
-                self._sampled[index][np.arange(max(before, head - shard.rows), head) % shard.rows] = 0
+                mine = self._sampled[self._begin[index] :][: shard.rows * shard.lanes].reshape(shard.rows, -1)
+                mine[np.arange(max(before, head - shard.rows), head) % shard.rows] = 0
                 self._heads[index] = head
         super().refresh()
 
@@ -100,8 +104,10 @@ class Elite(Scored):
         return self._off_policy(keys)
 
     def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
-        kept = pick(self._strategy, keys, far, self._counts(keys), n)
-        self._count(keys.at(kept))
+        row = keys.logical % self._rows[keys.shard]
+        places: Places = np.asarray(self._begin[keys.shard] + row * self._lanes[keys.shard] + keys.lane, np.int64)
+        kept = pick(self._strategy, places, far, self._sampled[places], n)
+        np.add.at(self._sampled, places[kept], 1)
         return kept
 
     def _off_policy(self, keys: Keys) -> Floats:
@@ -110,25 +116,13 @@ class Elite(Scored):
         current, recorded = self._states.current(states), self._states.recorded(states)
         return distances(self._states.blocks(current), self._states.blocks(recorded), self._distance)
 
-    def _counts(self, keys: Keys) -> npt.NDArray[np.uint32]:
-        counts = np.empty(len(keys.logical), np.uint32)
-        for index, sampled in enumerate(self._sampled):
-            mine = keys.shard == index
-            counts[mine] = sampled[keys.logical[mine] % len(sampled), keys.lane[mine]]
-        return counts
 
-    def _count(self, keys: Keys) -> None:
-        for index, sampled in enumerate(self._sampled):
-            mine = keys.shard == index
-            np.add.at(sampled, (keys.logical[mine] % len(sampled), keys.lane[mine]), 1)
-
-
-def pick(strategy: int, keys: Keys, far: Floats, sampled: npt.NDArray[np.uint32], n: int) -> Places:
-    """Which n of the candidates are kept."""
+def pick(strategy: int, names: Places, far: Floats, sampled: npt.NDArray[np.uint32], n: int) -> Places:
+    """Which n of the candidates are kept; a name stands for a sequence, drawn once or more often."""
     order = np.argsort(far, kind="stable")
     if strategy == 1:  # drawn twice, kept twice
         return order[:n]
-    once = _without_repeats(keys, order)
+    once = order[np.sort(np.unique(names[order], return_index=True)[1])]
     order = once if len(once) >= n else order
     if strategy == 2:
         return order[np.arange(n) * len(order) // n]
@@ -137,11 +131,3 @@ def pick(strategy: int, keys: Keys, far: Floats, sampled: npt.NDArray[np.uint32]
     stretch = np.arange(len(order)) * n // len(order)  # n of them, each of neighbours
     best = np.lexsort((np.arange(len(order)), sampled[order], stretch))
     return order[best[np.searchsorted(stretch[best], np.arange(n))]]
-
-
-def _without_repeats(keys: Keys, order: Places) -> Places:
-    """Candidates in order, those drawn several times once."""
-    shards, lanes = int(keys.shard.max()) + 1, int(keys.lane.max()) + 1
-    names = (keys.logical * lanes + keys.lane) * shards + keys.shard
-    _, first = np.unique(names[order], return_index=True)
-    return np.asarray(order[np.sort(first)])
