@@ -106,3 +106,8 @@ def test_a_whole_list_as_given_on_its_command_line() -> None:
 def test_what_it_did_not_know_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         translate(ELITE | change)
+
+
+def test_names_are_checked_where_nothing_is_scored_too() -> None:
+    with pytest.raises(UnknownName, match="'foo'"):
+        translate({"type": "custom", "sample_ratio": 1.0, "dist_function": "foo"})

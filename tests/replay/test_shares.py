@@ -18,6 +18,8 @@ def test_by_hand() -> None:
     assert shares([1.0], 7) == [7]
     with pytest.raises(ConfigError, match=r"A batch of 10 .* 0\.25, 0\.75; the nearest that do: \[8, 12\]"):
         shares([0.25, 0.75], 10)
+    with pytest.raises(ConfigError, match=r"A batch of 32 .* 0\.123, 0\.877; none near it does: use rounder ratios"):
+        shares([0.123, 0.877], 32)
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 500))

@@ -42,9 +42,12 @@ def translate(entry: Mapping[str, Any]) -> dict[str, Any]:
         translated["capacity"] = entry["capacity"]
     if kind == "queue":
         return {"type": "fifo", "on_full": "wait", **translated}
-    if kind == "standard" or not {"sample_strategy", "insert_strategy"} & set(entry):
+    if kind == "standard":
         return {"type": "uniform", **translated}
-    return _custom(entry) | translated
+    custom = _custom(entry)  # its names are checked, whether they are used or not
+    if not {"sample_strategy", "insert_strategy"} & set(entry):
+        return {"type": "uniform", **translated}
+    return custom | translated
 
 
 def _custom(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def shares(ratios: Sequence[float], n: int) -> list[int]:
     if not divides(ratios, n):
         fits = [m for m in range(max(1, n - NEAR), n + NEAR + 1) if divides(ratios, m)]
         nearest = sorted(sorted(fits, key=lambda m: abs(m - n))[:2])
+        remedy = f"the nearest that do: {nearest}" if nearest else "none near it does: use rounder ratios"
         listed = ", ".join(f"{ratio:g}" for ratio in ratios)
-        raise ConfigError(f"A batch of {n} does not divide by the ratios {listed}; the nearest that do: {nearest}.")
+        raise ConfigError(f"A batch of {n} does not divide by the ratios {listed}; {remedy}.")
     return [round(ratio * n) for ratio in ratios]
