@@ -179,7 +179,8 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
     rows = []
     cores = os.sched_getaffinity(0)
     for scenario, steps, lanes in (("cartpole_impala", 8_000, 8), ("pong_impala", 4_000, 16)):
-        loops, folders = {}, []
+        loops = {}
+        within = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         for name in ("uniform", "elite", "attentive"):
             parts = f"[{{type: newest, ratio: 0.5, fraction: 1.0}}, {{type: {name}, ratio: 0.5}}]"
             overrides = [
@@ -191,10 +192,9 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
                 "learner.batch_size=8",
             ]
             settings = load_scenario(ROOT / "scenarios" / f"{scenario}.yaml", overrides)
-            folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-            folders.append(folder)
+            folder = Path(within.name) / name
             places = Places(folder / "replay", folder / "checkpoints")
-            places.replay.mkdir()
+            places.replay.mkdir(parents=True)
             prepare(settings, assembly.describe(settings), places, "benchmark")
             actor = assembly.build_actor(settings, places, 0)
             actor.run(steps=steps // lanes)
@@ -207,8 +207,7 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
         for name in ("elite", "attentive"):
             pair = {name: measured[name], "uniform": measured["uniform"]}
             rows.append(compared(f"{scenario}: updates/s, {name} against uniform", pair, ours=name, at_least=0.8))
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        within.cleanup()  # and at the interpreter's end, if it comes before
     return rows
 
 

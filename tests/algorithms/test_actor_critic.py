@@ -145,6 +145,13 @@ def test_burn_in_warms_the_state_and_is_not_learned_from() -> None:
     whole = network.unroll(batch.obs, batch.state, batch.first).params
     part = network.unroll(later.obs, later.state, later.first).params
     assert torch.allclose(whole[3:], part, atol=1e-6)
+    other = common.make_network(config, DISCRETE)  # a target network warms its own state
+    later = after_burn_in(network, batch, 3, other)
+    whole = other.unroll(batch.obs, batch.state, batch.first).params
+    part = other.unroll(later.obs, later.target_state, later.first).params
+    assert torch.allclose(whole[3:], part, atol=1e-6)
+    assert later.state is not None and later.target_state is not None
+    assert not torch.allclose(later.state[0], later.target_state[0], atol=1e-3)
 
 
 def test_impact_at_the_target_is_the_plain_policy_gradient() -> None:

@@ -42,7 +42,10 @@ def test_next_commands(finished: Path) -> None:
 def test_a_run_that_learned_nothing_says_why(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = shoal.load(finished)
     assert run.summary is not None
-    print_outcome(run.settings, run.folder, replace(run.summary, updates=0, eval_return_mean=float("nan")))
+    nothing = replace(run.summary, updates=0, eval_return_mean=float("nan"))
+    print_outcome(run.settings, run.folder, replace(nothing, env_steps=120))
+    assert "Nothing was learned: it ended before a first batch was there." in capsys.readouterr().out
+    print_outcome(run.settings, run.folder, replace(nothing, env_steps=90))
     out = capsys.readouterr().out
     assert "Nothing was learned: it ended before replay.min_size = 100 steps were there." in out
     assert "none yet" in out and "shoal eval" not in out

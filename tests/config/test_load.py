@@ -140,6 +140,13 @@ def test_unknown_names_are_refused_with_the_nearest(override: str, nearest: str 
         settings_for(ENV, ALGO, [override])
 
 
+def test_what_belongs_to_another_algorithm_is_said_to() -> None:
+    with pytest.raises(UnknownName, match=r"'laser'\. It belongs to impala, not to impact\."):
+        settings_for(ENV, "impact", ["laser=true"])
+    with pytest.raises(UnknownName, match=r"It belongs to apex-dqn or apex-qr-dqn, not to impala\."):
+        settings_for(ENV, "impala", ["algorithm.epsilon_base=0.3"])
+
+
 def test_a_name_like_none_is_told_where_to_look() -> None:
     assert refused("zzz=1") == "Unknown setting 'zzz'. `shoal config apex-dqn` shows all settings."
 

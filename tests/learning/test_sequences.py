@@ -33,6 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clear and laser": {"clear": {"enabled": True}, "laser": {"enabled": True}},
     "lstm": {"lstm": 16, "burn_in": 2},
+    "clear": {"clear": {"enabled": True}},
+    "laser": {"laser": {"enabled": True}},
+    "all": {"clear": {"enabled": True}, "laser": {"enabled": True}, "lstm": 16, "burn_in": 2},
 }
 
 
@@ -63,8 +66,9 @@ def run(tmp_path: Path, settings: RunSettings) -> Summary:
 
 CASES = [
     *((mixture, "plain") for mixture in MIXTURES),
-    *(("fifo", options) for options in OPTIONS if options != "plain"),
+    *(("fifo", options) for options in ("clear and laser", "laser", "lstm")),
     *((mixture, options) for mixture in ("uniform", "elite 3") for options in OPTIONS if options != "plain"),
+    *((mixture, "all") for mixture in ("newest", "attentive", "elite 1 kl", "elite 2", "elite 4 insertion")),
 ]
 
 
@@ -84,6 +88,7 @@ CONTINUOUS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "impala": ("impala", MIXTURES["fifo"], {}),
     "impala, uniform, clear and laser": ("impala", MIXTURES["uniform"], OPTIONS["clear and laser"]),
     "impala, elite, lstm": ("impala", MIXTURES["elite 3"], OPTIONS["lstm"]),
+    "impala, attentive, all": ("impala", MIXTURES["attentive"], OPTIONS["all"]),
     "impact": ("impact", [{"type": "circular", "slots": 2, "passes": 4}], {"target_period": 8}),
 }
 
@@ -98,11 +103,37 @@ def test_it_learns_to_reach(tmp_path: Path, case: str) -> None:
     assert summary.status == "solved", summary
 
 
-def test_impact_learns_the_corridor(tmp_path: Path) -> None:
-    circular = [{"type": "circular", "slots": 2, "passes": 3}]
+CIRCULAR = {"type": "circular", "slots": 2, "passes": 3}
+
+
+@pytest.mark.parametrize("options", ["plain", "lstm"])
+@pytest.mark.parametrize("mixture", ["circular", "elite 3"])
+def test_impact_learns_the_corridor(tmp_path: Path, mixture: str, options: str) -> None:
+    replay = [CIRCULAR] if mixture == "circular" else [CIRCULAR | {"ratio": 0.5}, MIXTURES[mixture][1]]
+    algorithm = {"target_period": 6, **OPTIONS[options]}
     stop = {"steps": 12_000, "mean_return": 1.0}
-    summary = run(tmp_path, settings_of("impact", "TestCorridor-v0", circular, {"target_period": 6}, stop=stop))
-    assert summary.status == "solved" and summary.samples_per_insert == pytest.approx(3.6, rel=0.2)
+    summary = run(tmp_path, settings_of("impact", "TestCorridor-v0", replay, algorithm, stop=stop))
+    assert summary.status == "solved", summary
+    assert summary.samples_per_insert == pytest.approx(3.6 * len(replay), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("env", "mixture", "inference"),
+    [
+        ("TestCorridor-v0", "elite 3", "local"),
+        ("TestCorridor-v0", "attentive", "served"),
+        ("TestReach-v0", "uniform", "local"),
+    ],
+)
+def test_it_learns_on_ray(tmp_path: Path, env: str, mixture: str, inference: str) -> None:
+    """With the options beside it, in processes of their own."""
+    reach = env == "TestReach-v0"
+    algorithm = OPTIONS["clear and laser"] | {"gamma": 0.9, "entropy_cost": 0.0} if reach else OPTIONS["all"]
+    stop = {"steps": 400_000, "seconds": 90, "mean_return": -0.6 if reach else 1.0}
+    actor = {"weights_period": 1, "inference": inference}
+    settings = settings_of("impala", env, MIXTURES[mixture], algorithm, stop=stop, runtime="ray", actor=actor)
+    summary = run(tmp_path, settings)
+    assert summary.status == "solved", summary
 
 
 def test_batches_of_what_is_ready(tmp_path: Path) -> None:

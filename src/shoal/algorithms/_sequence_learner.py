@@ -41,6 +41,8 @@ class Batch(NamedTuple):
     """The LSTM's before the first row, [B, H] each."""
     replayed: Tensor
     """[B] 1 where a sequence was replayed, 0 where it is fresh."""
+    target_state: tuple[Tensor, Tensor] | None = None
+    """As `state`, for the target network, where there is one."""
 
 
 class Raw(NamedTuple):
@@ -100,21 +102,27 @@ def to_batch(raw: Raw, gamma: float) -> Batch:
     )
 
 
-def after_burn_in(network: ActorCritic, batch: Batch, burn_in: int) -> Batch:
-    """The part to learn from; the LSTM's state comes warm from the part before it."""
-    if not burn_in:
-        return batch
-    state = batch.state
-    if state is not None:
-        with torch.no_grad():
-            embedded = network.embed(batch.obs[:burn_in].flatten(0, 1)).view(burn_in, batch.obs.shape[1], -1)
-            for step, first in zip(embedded, batch.first[:burn_in], strict=True):
-                alive = (~first).to(step.dtype).unsqueeze(1)
-                state = network.recur(step, (state[0] * alive, state[1] * alive))
+def after_burn_in(network: ActorCritic, batch: Batch, burn_in: int, target: ActorCritic | None = None) -> Batch:
+    """The part to learn from; the LSTM's state, of each network its own, comes warm from the part before it."""
+    state = _warm(network, batch, burn_in)
+    target_state = _warm(target, batch, burn_in) if target is not None else None
     names = ("obs", "action", "reward", "discount", "mask", "first", "behaviour")
     kept = {name: getattr(batch, name)[burn_in:] for name in names}
     value = None if batch.value is None else batch.value[burn_in:]
-    return batch._replace(state=state, value=value, **kept)
+    return batch._replace(state=state, target_state=target_state, value=value, **kept)
+
+
+@torch.no_grad()
+def _warm(network: ActorCritic, batch: Batch, burn_in: int) -> tuple[Tensor, Tensor] | None:
+    """What the recorded state has become after the burn-in."""
+    state = batch.state
+    if state is None or not burn_in:
+        return state
+    embedded = network.embed(batch.obs[:burn_in].flatten(0, 1)).view(burn_in, batch.obs.shape[1], -1)
+    for step, first in zip(embedded, batch.first[:burn_in], strict=True):
+        alive = (~first).to(step.dtype).unsqueeze(1)
+        state = network.recur(step, (state[0] * alive, state[1] * alive))
+    return state
 
 
 class Loss(NamedTuple):
@@ -188,7 +196,8 @@ class SequenceLearner:
         # What autocast remembers of the weights would be remembered by a captured update for ever.
         casting = {"enabled": self._context.autocast, "cache_enabled": self._captured is None}
         with torch.autocast(self._device.type, torch.bfloat16, **casting):
-            batch = after_burn_in(self._network, to_batch(raw, self._config.gamma), self._config.burn_in)
+            batch = to_batch(raw, self._config.gamma)
+            batch = after_burn_in(self._network, batch, self._config.burn_in, self._target)
             loss = self._loss(self._network, batch)
         self._parameters.zero_grad()
         loss.total.backward()

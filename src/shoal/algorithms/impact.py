@@ -61,7 +61,7 @@ def impact_loss(
     params, values = network.unroll(batch.obs, batch.state, batch.first)
     params = params[:-1]
     with torch.no_grad():
-        target_params, target_values = target.unroll(batch.obs, batch.state, batch.first)
+        target_params, target_values = target.unroll(batch.obs, batch.target_state, batch.first)
         target_log_prob = distribution.log_prob(target_params[:-1], batch.action)
         behaviour_log_prob = distribution.log_prob(batch.behaviour, batch.action)
         trace = vtrace(

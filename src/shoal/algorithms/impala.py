@@ -20,6 +20,7 @@ Deviations from the papers:
 5. Continuous actions: a diagonal Gaussian whose deviations do not depend on the state.
 6. `trace_lambda` below 1 shortens the trace, as in later work; 1 is the paper's.
 7. Where observations are vectors, policy and value have a torso each: one torso follows the larger of the two losses.
+8. An LSTM sees the torso's output, and not the last action and reward beside it.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) ->
     if summary.error:
         typer.echo(f"  {'error':<11} {summary.error}")
     if not summary.updates:
-        typer.echo(
-            f"\nNothing was learned: it ended before replay.min_size = {settings.replay.min_size} steps were there."
-        )
+        least = settings.replay.min_size
+        lacked = f"replay.min_size = {least} steps were" if summary.env_steps < least else "a first batch was"
+        typer.echo(f"\nNothing was learned: it ended before {lacked} there.")
     typer.echo("\nNext:")
     for command in next_commands(settings, folder, summary):
         typer.echo(f"  {command}")

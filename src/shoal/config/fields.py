@@ -14,7 +14,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from shoal.algorithms import get_algorithm
+from shoal.algorithms import ALGORITHMS, get_algorithm
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 
@@ -92,8 +92,12 @@ class Fields:
 
     def unknown(self, name: str) -> UnknownName:
         """The error for a name that nothing has."""
+        first = name.removeprefix("algorithm.").partition(".")[0]
+        owners = [algo for algo, one in ALGORITHMS.items() if first in one.config.model_fields]
         near = self._nearest(name)
         hint = f"Did you mean {near!r}? " if near else ""
+        if owners and self.algo not in owners:
+            hint = f"It belongs to {_listed(owners)}, not to {self.algo}. "
         return UnknownName("setting", name, (), f"{hint}`shoal config {self.algo}` shows all settings.")
 
     def _nearest(self, name: str) -> str | None:
@@ -202,4 +206,4 @@ def _ratio(one: str, other: str) -> float:
 
 
 def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)

@@ -56,7 +56,7 @@ def _refused(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Co
             continue
         reason = next((_FIXED[key] for key in _prefixes(name) if key in _FIXED), None)
         if reason is not None:
-            change = f"{name} cannot change from {shown(old.get(name))} to {shown(new.get(name))}"
+            change = f"{name} cannot change from {shown(old.get(name), 300)} to {shown(new.get(name), 300)}"
             yield ConfigError(f"{change} in a run that goes on: {reason}. Start a new run with `shoal train`.")
 
 

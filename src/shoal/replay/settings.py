@@ -193,7 +193,10 @@ class ReplaySettings(BaseModel):
         ratios = [part.ratio for part in self.selectors]
         check_ratios(ratios)
         if sum(part.is_queue for part in self.selectors) > 1:
-            raise ConfigError("A mixture can have one queue (fifo, circular): a shard keeps one reader's place.")
+            raise ConfigError(
+                "A mixture can have one queue (fifo, circular), for a shard keeps one reader's place: make the others "
+                "uniform, newest, elite or attentive."
+            )
         return shares(ratios, batch_size)
 
     def make_selector(

@@ -16,7 +16,8 @@ def check_ratios(ratios: Sequence[float]) -> None:
     """Refuses ratios that make no mixture."""
     total = sum(ratios)
     if not ratios or abs(total - 1.0) > 1e-9 or any(ratio <= 0 for ratio in ratios):
-        raise ConfigError(f"The ratios of a mixture must be positive and sum to 1; they sum to {total:g}.")
+        listed = " + ".join(f"{ratio:g}" for ratio in ratios)
+        raise ConfigError(f"The ratios of a mixture must be positive and sum to 1: {listed} = {total:g}.")
 
 
 def divides(ratios: Sequence[float], n: int) -> bool:
