@@ -21,6 +21,7 @@ from shoal.loops.actor import Actor
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
 from shoal.loops.features import BoardFeatures
+from shoal.loops.freed_memory import keep_freed_memory
 from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.mailbox import Layout, Mailbox
 from shoal.loops.remote_policy import RemotePolicy
@@ -224,6 +225,7 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     from shoal.replay import Replay
 
     _limit_threads(settings.learner.threads)
+    keep_freed_memory()
     spec = describe_env(settings.env)
     device = choose_device(settings.learner.device, spec)
     if device.type == "cuda":
