@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import torch
 
 from shoal.algorithms.interface import Policy
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule, WeightBoard
 from shoal.types import Array
 
 
@@ -39,7 +39,7 @@ class BoardFeatures:
             self._policy.to(device)
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights' way there
-        self._weights, self._version = FlatModule(policy.module), 0
+        self._weights, self._version = BoardModule(policy.module), 0
 
     def __call__(self, obs: Array) -> Array:
         """[M, *obs_shape] -> [M, F]"""

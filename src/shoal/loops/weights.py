@@ -107,3 +107,22 @@ class FlatModule:
                     tensor.copy_(self._flat[done : done + tensor.numel()].view_as(tensor))
                     done += tensor.numel()
         return version
+
+
+class BoardModule(FlatModule):
+    """A network that lives in the vector it reads from the board: nothing is copied on from there."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """The module must not be flattened otherwise. On another device than the CPU it is copied into, as ever."""
+        super().__init__(module)
+        self._inside = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in self._tensors)
+        done = 0
+        for tensor in self._tensors if self._inside else ():
+            part = self._flat[done : done + tensor.numel()]
+            part.copy_(tensor.detach().reshape(-1))
+            tensor.data = part.view_as(tensor)
+            done += tensor.numel()
+
+    def load(self, board: WeightBoard) -> int:
+        """See `FlatModule.load`."""
+        return board.read(self._buffer[: self.size]) if self._inside else super().load(board)
