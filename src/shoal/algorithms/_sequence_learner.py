@@ -104,6 +104,8 @@ def to_batch(raw: Raw, gamma: float) -> Batch:
 
 def after_burn_in(network: ActorCritic, batch: Batch, burn_in: int, target: ActorCritic | None = None) -> Batch:
     """The part to learn from; the LSTM's state, of each network its own, comes warm from the part before it."""
+    if not burn_in:
+        return batch._replace(target_state=batch.state)
     state = _warm(network, batch, burn_in)
     target_state = _warm(target, batch, burn_in) if target is not None else None
     names = ("obs", "action", "reward", "discount", "mask", "first", "behaviour")
@@ -116,8 +118,8 @@ def after_burn_in(network: ActorCritic, batch: Batch, burn_in: int, target: Acto
 def _warm(network: ActorCritic, batch: Batch, burn_in: int) -> tuple[Tensor, Tensor] | None:
     """What the recorded state has become after the burn-in."""
     state = batch.state
-    if state is None or not burn_in:
-        return state
+    if state is None:
+        return None
     embedded = network.embed(batch.obs[:burn_in].flatten(0, 1)).view(burn_in, batch.obs.shape[1], -1)
     for step, first in zip(embedded, batch.first[:burn_in], strict=True):
         alive = (~first).to(step.dtype).unsqueeze(1)
