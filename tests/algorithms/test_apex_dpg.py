@@ -38,7 +38,6 @@ def test_every_lane_of_every_actor_has_its_own_noise() -> None:
         policy: Any = make_policy(config, spec, Seat(index, actors=2, lanes=2, seed=index))
         with torch.no_grad():
             policy.module.policy.body.weights[-1].zero_()
-            policy.module.policy.body.biases[-1].zero_()
             policy.module.policy.learned.fill_(1.0)
         acted = policy.act(np.zeros((2, 1), np.float32), (), np.ones(2, np.bool_), explore=True)
         spreads += acted.action.std(axis=1).tolist()

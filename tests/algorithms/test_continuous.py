@@ -95,8 +95,7 @@ def test_what_is_handed_out_is_what_the_environment_takes(
 def policy_of(sigma: float, lanes: int = 2000) -> ExploringPolicy:
     network = PolicyNetwork((3,), 2, (8,), "relu", normalize=False, tanh=True)
     with torch.no_grad():
-        network.body.weights[-1].zero_()
-        network.body.biases[-1].zero_()  # the greedy action is the middle
+        network.body.weights[-1].zero_()  # the greedy action is the middle
     return ExploringPolicy(network, GaussianNoise(np.full(lanes, sigma)), as_it_is, spec_of(), Seat(lanes=lanes))
 
 
@@ -299,3 +298,16 @@ def test_a_captured_update_is_the_same_update(name: str) -> None:
             torch.cuda.manual_seed(seed)
             found.append(learner.step(sample_of(seed=seed)).priorities)
         np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_learns_what_a_cpu_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm, found = get_algorithm(name), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(3)
+        learner = algorithm.make_learner(algorithm.config(**SMALL), spec_of(), LearnerContext(torch.device(device)))
+        rng = np.random.default_rng(0)
+        monkeypatch.setattr(torch, "randn_like", lambda x, r=rng: torch.from_numpy(r.standard_normal(x.shape)).to(x))
+        found.append([learner.step(sample_of(seed=seed)).priorities for seed in range(12)])
+    np.testing.assert_allclose(*found, rtol=1e-2, atol=1e-3)

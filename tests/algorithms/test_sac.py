@@ -51,7 +51,7 @@ def test_the_actor_draws_from_the_distribution_the_learner_prices() -> None:
     policy = algorithm.make_policy(algorithm.config(policy_hidden=(4,)), spec, Seat(lanes=lanes))
     with torch.no_grad():
         policy.module.body.weights[-1].zero_()  # type: ignore[operator, union-attr]
-        policy.module.body.biases[-1].copy_(torch.tensor([[[0.3, -1.0]]]))  # type: ignore[operator, union-attr]
+        policy.module.body.weights[-1][:, -1] = torch.tensor([0.3, -1.0])  # type: ignore[operator, union-attr]
         policy.module.learned.fill_(1.0)  # type: ignore[operator, union-attr]
     obs, first = np.zeros((lanes, 1), np.float32), np.ones(lanes, np.bool_)
     drawn = policy.act(obs, (), first, explore=True).action

@@ -19,7 +19,7 @@ from shoal.algorithms.capture import Captured
 from shoal.algorithms.flat import FlatAdam, FlatParameters
 from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
 from shoal.algorithms.state import load_module, module_tensors
-from shoal.networks import CriticNetwork, PolicyNetwork
+from shoal.networks import CriticNetwork, EnsembleMLP, PolicyNetwork, Scratch
 from shoal.ops import Moments, importance_weights, linear_schedule, merged_moments
 from shoal.types import EnvSpec, Sample, Transition
 
@@ -106,12 +106,15 @@ class _Part:
     def __init__(self, module: nn.Module, learning_rate: float, config: ContinuousConfig) -> None:
         self.flat = FlatParameters(module)
         self.parameters = list(module.parameters())
+        self._body = next(one for one in module.modules() if isinstance(one, EnsembleMLP))
         self.optimizer = FlatAdam(self.flat, learning_rate, config.adam_epsilon)
         self._clip = config.gradient_clip
 
     def minimise(self, loss: Tensor, bound: float | None = None) -> Tensor:
         """One step down; returns the norm of the gradient. Other parameters that `loss` depends on get none."""
+        self._body.gradients_in_place(True)
         self.flat.take_gradients(torch.autograd.grad(loss, self.parameters))
+        self._body.gradients_in_place(False)
         if bound is not None:
             self.flat.grad.clamp_(-bound, bound)
         clip = self._clip
@@ -157,6 +160,8 @@ class ContinuousLearner:
         followed += [(target_policy, policy)] if rules.policy_target else []
         # The policy's vector begins with the policy, so that its target is as long as the beginning.
         self._following = [(_flat_target(target), self._online(online)) for target, online in followed]
+        if context.device.type == "cpu":  # a GPU's allocator gives the same memory out again by itself
+            _work_in(Scratch(), self._networks)
         bounds = ActionBounds(spec)
         self._scaling = None if bounds.unit else bounds.scaling(context.device)
         self._moments = _no_moments(policy, context.device)
@@ -183,8 +188,8 @@ class ContinuousLearner:
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
             self._copied.synchronize()  # the sample's arrays are used again
-            if not self._prioritized:
-                return StepResult(metrics, None)  # nobody needs the errors, and fetching them would wait for the device
+        if not self._prioritized:
+            return StepResult(metrics, None)  # nobody needs the errors, and fetching them would wait for the device
         return StepResult(metrics, done.td_error.abs().float().cpu().numpy())
 
     def _update(self, raw: _Raw, learn_policy: bool, move_targets: bool) -> _Updated:
@@ -283,6 +288,11 @@ class ContinuousLearner:
         found = {"policy": self._module, "critic": networks.critic, "target_critic": networks.target_critic}
         found |= {"target_policy": networks.target_policy} if self._rules.policy_target else {}
         return found | ({"extra": self._extra} if self._rules.policy_extra is not None else {})
+
+
+def _work_in(scratch: Scratch, networks: Networks) -> None:
+    for network in networks:
+        network.body.work_in(scratch)
 
 
 def _flat_target(target: nn.Module) -> Tensor:

@@ -24,11 +24,13 @@ class FlatParameters:
         self.vector = nn.Parameter(data)
         self.grad = torch.zeros_like(data)
         self.vector.grad = self.grad
+        self._places: list[Tensor] = []
         done = 0
         for parameter in parameters:
             part = slice(done, done + parameter.numel())
             parameter.data = data[part].view_as(parameter)
             parameter.grad = self.grad[part].view_as(parameter)
+            self._places.append(parameter.grad)
             done += parameter.numel()
 
     def zero_grad(self) -> None:
@@ -37,9 +39,11 @@ class FlatParameters:
 
     def take_gradients(self, gradients: Sequence[Tensor]) -> None:
         """Gradients of all parameters, in their order, in the place of the ones before: fewer passes over memory than
-        zeroing and adding.
+        zeroing and adding. Those that were computed in their place stay where they are.
         """
-        torch.cat([gradient.reshape(-1) for gradient in gradients], out=self.grad)
+        for place, gradient in zip(self._places, gradients, strict=True):
+            if gradient.data_ptr() != place.data_ptr():
+                place.copy_(gradient)
 
     def clip_gradients(self, largest: float) -> Tensor:
         """Scales the gradients down to a norm of at most `largest`; returns the norm they had."""

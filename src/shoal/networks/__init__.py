@@ -8,6 +8,7 @@ from shoal.networks.ensemble import EnsembleMLP
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
 from shoal.networks.residual import ResidualCNN
+from shoal.networks.scratch import Scratch
 from shoal.networks.torso import MLP, NatureCNN, SmallCNN, make_torso
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "QuantileHead",
     "QuantileNetwork",
     "ResidualCNN",
+    "Scratch",
     "SmallCNN",
     "make_torso",
     "mean_and_log_std",

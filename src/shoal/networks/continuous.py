@@ -125,12 +125,12 @@ class CriticNetwork(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, F], [B, A] -> [M, B, outputs]"""
-        out: Tensor = self.body(torch.cat((obs, action), dim=1))
+        out: Tensor = self.body(obs, action)
         return out
 
     def judge(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
         """The same for a policy's loss: the weights are constants, so no time goes into a gradient for them. Of the
         `first` so many members only, if given.
         """
-        out: Tensor = self.body(torch.cat((obs, action), dim=1), first, True)
+        out: Tensor = self.body(obs, action, first=first, constant=True)
         return out

@@ -2,7 +2,8 @@
 
 Twin critics are two small networks: one after the other they are twice the calls for the same arithmetic, and small
 networks spend their time in calls. Here the members' weights lie in one tensor and a layer of all of them is one
-batched product, forwards and backwards.
+batched product, forwards and backwards. Biases are the weights of an input that is always 1, so the product adds them,
+and its gradient is theirs.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from shoal.errors import ConfigError
 from shoal.networks.activations import Activation, activation_backward_in_place, activation_in_place
+from shoal.networks.scratch import Scratch, Sizes
 
 
 class EnsembleMLP(nn.Module):
     """M networks, Linear and activation in turn, the last layer without one.
 
-    Each member starts as torch's own `nn.Linear` layers do, from torch's global generator.
+    Each member starts as torch's own `nn.Linear` layers do, from torch's global generator. A layer's weights are
+    [M, width_in + 1, width_out]: the last row is the biases.
 
     Args:
         members: M.
@@ -40,74 +43,113 @@ class EnsembleMLP(nn.Module):
         sizes = (in_features, *hidden, out_features)
         if members < 1 or any(size < 1 for size in sizes):
             raise ConfigError(f"An ensemble needs positive sizes, got {members} members of widths {sizes}.")
-        self.members, self.in_features = members, in_features
-        self._activation: Activation = activation
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.members, self.in_features, self.hidden = members, in_features, hidden
+        self.activation: Activation = activation
+        self.weights = nn.ParameterList()
         for width_in, width_out in itertools.pairwise(sizes):
             bound = 1.0 / math.sqrt(width_in)
-            self.weights.append(nn.Parameter(torch.empty(members, width_in, width_out).uniform_(-bound, bound)))
-            self.biases.append(nn.Parameter(torch.empty(members, 1, width_out).uniform_(-bound, bound)))
-        # Looking into a ParameterList takes as long as a small layer.
-        self._layers = list(zip(self.weights, self.biases, strict=True))
+            weight = torch.empty(members, width_in, width_out).uniform_(-bound, bound)
+            bias = torch.empty(members, 1, width_out).uniform_(-bound, bound)
+            self.weights.append(nn.Parameter(torch.cat((weight, bias), dim=1)))
+        self._layers = list(self.weights)  # looking into a ParameterList takes as long as a small layer
+        self.scratch, self.once = Scratch(), False
+        self._places: list[Tensor | None] | None = None
+        self._ones = torch.ones(1, 1)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights."""
-        dtype: torch.dtype = self._layers[0][0].dtype
+        dtype: torch.dtype = self._layers[0].dtype
         return dtype
 
-    def forward(self, x: Tensor, first: int | None = None, constant: bool = False) -> Tensor:
-        """[B, in_features] -> [M, B, out_features].
+    def work_in(self, scratch: Scratch) -> None:
+        """From now on hidden layers are computed in this memory. Others may use it, too, from an evaluation's backward
+        pass on; so there can only be one of each.
+        """
+        self.scratch, self.once = scratch, True
+
+    def gradients_in_place(self, wanted: bool) -> None:
+        """Whether the next `torch.autograd.grad` is to write into the parameters' `.grad`, and return these. Not for
+        `backward()`, which would add them to themselves.
+        """
+        self._places = [weight.grad for weight in self._layers] if wanted else None
+
+    def forward(self, *parts: Tensor, first: int | None = None, constant: bool = False) -> Tensor:
+        """[B, F1], [B, F2] ... -> [M, B, out_features].
 
         Args:
-            x: the inputs.
+            parts: the inputs, which together have `in_features` values.
             first: of the first so many members only.
-            constant: the weights are constants here; only `x` gets a gradient.
+            constant: the weights are constants here; only the inputs get a gradient.
         """
-        layers: Sequence[tuple[Tensor, Tensor]] = self._layers
+        layers: Sequence[Tensor] = self._layers
         if constant:
-            layers = [(weight.detach(), bias.detach()) for weight, bias in layers]
+            layers = [weight.detach() for weight in layers]
         if first is not None:
-            layers = [(weight[:first], bias[:first]) for weight, bias in layers]
-        x = x.expand(first or self.members, -1, -1)  # [M, B, F]
-        parameters = itertools.chain.from_iterable(layers)
-        out: Tensor = _Layers.apply(x, self._activation, *parameters)  # type: ignore[no-untyped-call]
+            layers = [weight[:first] for weight in layers]
+        weight, rows = layers[0], parts[0].shape[0]
+        if self._ones.shape[0] != rows or self._ones.dtype != weight.dtype or self._ones.device != weight.device:
+            with torch.inference_mode(False):
+                self._ones = torch.ones(rows, 1, dtype=weight.dtype, device=weight.device)
+        x = torch.cat((*parts, self._ones), dim=1)
+        differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        sizes: Sizes = (weight.shape[0], rows, self.hidden, weight.dtype, weight.device)
+        x = x.expand(weight.shape[0], -1, -1)  # [M, B, F + 1]
+        out: Tensor = _Layers.apply(x, self, sizes, differentiable, *layers)  # type: ignore[no-untyped-call]
         return out
+
+    def take_places(self, shape: torch.Size) -> list[Tensor | None]:
+        """Where the gradients of the weights go; None: anywhere. Once only: if a loss goes through a network twice,
+        there are two gradients, and autograd adds them.
+        """
+        places, self._places = self._places, None
+        if places is None or places[0] is None or places[0].shape != shape:
+            return [None] * len(self._layers)
+        return places
 
 
 class _Layers(torch.autograd.Function):
     """All layers as one step of autograd.
 
-    Large tensors are overwritten while they are still in the processor's cache: biases are added and activations
-    applied to what a product has just written, and backwards the same. Left to autograd, each is a pass over memory
-    of its own into a new tensor; that was a tenth of an update.
+    Large tensors are overwritten while they are still in the processor's cache: products write to memory that was used
+    just before, activations to what a product has just written, and backwards the same. Left to autograd, each is a
+    pass over memory of its own into a new tensor.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, activation: Activation, *parameters: Tensor) -> Tensor:
-        activate, inputs, last = activation_in_place(activation), [x], len(parameters) // 2 - 1
-        for layer in range(last + 1):
-            x = torch.bmm(x, parameters[2 * layer]).add_(parameters[2 * layer + 1])
-            if layer < last:
-                inputs.append(activate(x))
-        ctx.save_for_backward(*inputs, *parameters[::2])
-        ctx.activation = activation
-        return x
+    def forward(
+        ctx: Any, x: Tensor, network: EnsembleMLP, sizes: Sizes, differentiable: bool, *weights: Tensor
+    ) -> Tensor:
+        activate, blocks, values = activation_in_place(network.activation), network.scratch.take(sizes), x
+        for weight, block in zip(weights, blocks, strict=False):
+            activate(torch.bmm(values, weight, out=block.values))
+            values = block.extended
+        out = torch.bmm(values, weights[-1])
+        if differentiable:
+            ctx.save_for_backward(x, *weights)
+            ctx.blocks, ctx.network, ctx.sizes = blocks, network, sizes
+        else:
+            network.scratch.give(sizes, blocks)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        count = len(ctx.saved_tensors) // 2
-        inputs, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        wanted = ctx.needs_input_grad
-        of_parameters: list[Tensor | None] = [None] * (2 * count)
-        for layer in range(count - 1, -1, -1):
-            if wanted[2 + 2 * layer]:
-                of_parameters[2 * layer] = torch.bmm(inputs[layer].transpose(1, 2), gradient)
-                of_parameters[2 * layer + 1] = gradient.sum(dim=1, keepdim=True)
-            if layer == 0 and not wanted[0]:
-                return None, None, *of_parameters
-            gradient = torch.bmm(gradient, weights[layer].transpose(1, 2))
-            if layer > 0:
-                activation_backward_in_place(ctx.activation, gradient, inputs[layer])
-        return gradient, None, *of_parameters
+        (x, *weights), network, wanted, blocks = ctx.saved_tensors, ctx.network, ctx.needs_input_grad, ctx.blocks
+        if blocks is None:
+            raise RuntimeError("Others use this evaluation's memory since its backward pass; evaluate again.")
+        learned, room = wanted[4], network.scratch.take(ctx.sizes)
+        places: list[Tensor | None] = network.take_places(weights[0].shape) if learned else [None] * len(weights)
+        for layer in range(len(weights) - 1, -1, -1):
+            if learned:
+                before = blocks[layer - 1].extended if layer else x
+                places[layer] = torch.bmm(before.mT, gradient, out=places[layer])
+            if layer:
+                gradient = torch.bmm(gradient, weights[layer][:, :-1].mT, out=room[layer - 1].values)
+                activation_backward_in_place(network.activation, gradient, blocks[layer - 1].values)
+        of_x = torch.bmm(gradient, weights[0].mT) if wanted[0] else None
+        network.scratch.give(ctx.sizes, room)
+        if network.once:
+            network.scratch.give(ctx.sizes, blocks)
+            ctx.blocks = None
+        return of_x, None, None, None, *places
