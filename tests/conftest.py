@@ -18,6 +18,8 @@ os.environ.update(
     PYGAME_HIDE_SUPPORT_PROMPT="1",
     RAY_USAGE_STATS_ENABLED="0",
     WANDB_MODE="offline",
+    # Stable-Baselines3 makes a folder at every `learn`, in /tmp if it is not told where.
+    SB3_LOGDIR=tempfile.mkdtemp(prefix="shoal-tests-sb3-"),
     # Replays of tests go to a place of their own, gone afterwards, on real shared memory where there is some.
     SHOAL_SHARED_MEMORY=tempfile.mkdtemp(prefix="shoal-tests-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None),
 )
@@ -26,7 +28,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-atexit.register(shutil.rmtree, os.environ["SHOAL_SHARED_MEMORY"], ignore_errors=True)
+for folder in (os.environ["SHOAL_SHARED_MEMORY"], os.environ["SB3_LOGDIR"]):
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 # A shared machine may stall any single example; slowness is measured in benchmarks/, not here.
 settings.register_profile("shoal", deadline=None, print_blob=True)

@@ -56,15 +56,28 @@ def test_bounds_by_hand() -> None:
     """Lopsided, another pair per dimension: -1 is low, 0 the middle, 1 is high."""
     bounds = ActionBounds(spec_of())
     assert bounds.to_env(np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]])).tolist() == [[-1, 0], [1, 3], [3, 4]]
-    center, inverse = bounds.scaling(CPU)
-    torch.testing.assert_close((torch.tensor([[3.0, 3.0]]) - center) * inverse, torch.tensor([[1.0, 0.5]]))
+    torch.testing.assert_close(bounds.from_env(CPU)(torch.tensor([[3.0, 3.0]])), torch.tensor([[1.0, 0.5]]))
 
 
-def test_a_dimension_of_one_value_is_no_division_by_zero() -> None:
-    bounds = ActionBounds(spec_of((2.0, -1.0), (2.0, 1.0)))
-    assert bounds.to_env(np.array([[0.7, 0.5]])).tolist() == [[2.0, 0.5]]
-    center, inverse = bounds.scaling(CPU)
-    assert ((torch.tensor([[2.0, 0.5]]) - center) * inverse).tolist() == [[0.0, 0.5]]
+def test_networks_are_not_told_of_a_dimension_of_one_value() -> None:
+    """The replay cannot teach a critic its slope there, and a policy would climb it: values grew without end."""
+    spec = spec_of([[2.0, -1.0], [3.0, 0.0]], [[2.0, 1.0], [3.0, 4.0]])
+    bounds = ActionBounds(spec)
+    assert bounds.size == 2
+    assert bounds.to_env(np.array([[0.5, -1.0]])).tolist() == [[[2.0, 0.5], [3.0, 0.0]]]
+    assert bounds.from_env(CPU)(torch.tensor([[[2.0, 0.5], [3.0, 2.0]]])).tolist() == [[0.5, 0.0]]
+    for name in NAMES:
+        algorithm = get_algorithm(name)
+        config, sample = algorithm.config(**SMALL), sample_of(spec=spec)
+        learner = algorithm.make_learner(config, spec, LearnerContext(CPU))
+        assert np.isfinite(learner.step(sample).priorities).all()  # type: ignore[arg-type]
+        acted = algorithm.make_policy(config, spec, Seat(lanes=4)).act(sample.data.obs[:4], (), np.ones(4, bool), True)  # type: ignore[union-attr]
+        assert acted.action.shape == (4, 2, 2) and (acted.action[:, :, 0] == [2.0, 3.0]).all()
+
+
+def test_actions_without_a_choice_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fixed"):
+        get_algorithm("td3").check(spec_of((2.0,), (2.0,)))
 
 
 @settings(deadline=None, max_examples=60)
@@ -83,8 +96,7 @@ def test_what_is_handed_out_is_what_the_environment_takes(
     action = bounds.to_env(np.full((4, bounds.size), squashed))
     assert action.shape == (4, *shape) and action.dtype == np.float32
     np.testing.assert_array_equal(ActionMap(space)(action), action)
-    center, inverse = bounds.scaling(CPU)
-    back = (torch.from_numpy(action).reshape(4, -1) - center) * inverse
+    back = bounds.from_env(CPU)(torch.from_numpy(action))
     tolerance = 1e-5 + 4e-7 * (abs(low) + width) / width  # float32 of a large number with a narrow range
     assert back.sub(squashed).abs().max().item() <= tolerance
 
@@ -248,11 +260,14 @@ def test_rewards_are_scaled() -> None:
     assert not np.allclose(*apart)
 
 
-def test_priced_steps_are_those_the_learner_would_price() -> None:
+@pytest.mark.parametrize("normalize", [False, True])
+def test_priced_steps_are_those_the_learner_would_price(normalize: bool) -> None:
     """Ape-X: the actor's initial priority equals |reward + gamma Q(s', pi(s')) - Q(s, a)| with its own networks."""
     algorithm, spec = get_algorithm("apex-dpg"), spec_of()
-    config = algorithm.config(**SMALL, n_step=1, gamma=0.9, reward_scale=0.5)
+    config = algorithm.config(**SMALL, n_step=1, gamma=0.9, reward_scale=0.5, normalize_observations=normalize)
     policy: Any = algorithm.make_policy(config, spec, Seat(lanes=2))
+    if normalize:
+        policy.module.policy.norm.set(torch.full((3,), 7.0), torch.full((3,), 25.0))
     policy.module.policy.learned.fill_(1.0)
     obs = [np.random.default_rng(k).standard_normal((2, 3)).astype(np.float32) for k in range(2)]
     first = np.ones(2, np.bool_)
@@ -261,11 +276,10 @@ def test_priced_steps_are_those_the_learner_would_price() -> None:
     policy.record(Outcome(np.array([1.0, 3.0], np.float32), np.array([False, True]), none, np.zeros(2, np.uint8)))
     policy.act(obs[1], (), first, explore=True)
     found = policy.record(Outcome(np.zeros(2, np.float32), none, none, np.zeros(2, np.uint8)))["priority"]
-    center, inverse = ActionBounds(spec).scaling(CPU)
     with torch.no_grad():
-        here, there = (torch.from_numpy(one) for one in obs)
-        q = policy.module.critic(here, (torch.from_numpy(took) - center) * inverse)[0, :, 0]
-        v = policy.module.critic(there, policy.module.policy(there))[0, :, 0]
+        here, there = (policy.module.policy.normalized(torch.from_numpy(one)) for one in obs)
+        q = policy.module.critic(here, ActionBounds(spec).from_env(CPU)(torch.from_numpy(took)))[0, :, 0]
+        v = policy.module.critic(there, policy.module.policy.from_normalized(there))[0, :, 0]
     expected = (torch.tensor([0.5, 1.5]) + 0.9 * v * torch.tensor([1.0, 0.0]) - q).abs()  # the second terminated
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-6)
 

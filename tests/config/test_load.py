@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from shoal.algorithms import ALGORITHMS
-from shoal.config import load_config, load_named, load_scenario, load_target, scenario_names, settings_for
+from shoal.config import (
+    load_config,
+    load_named,
+    load_scenario,
+    load_target,
+    scenario_names,
+    scenarios_for,
+    settings_for,
+)
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 
@@ -329,3 +337,8 @@ def test_load_config_reads_a_run_folder(tmp_path: Path) -> None:
 def test_a_scenario_of_stable_baselines3_is_sent_to_share() -> None:
     with pytest.raises(ConfigError, match="Stable-Baselines3: run it with `shoal share"):
         load_target("sb3_sac_pendulum")
+
+
+def test_scenarios_made_for_an_environment_and_an_algorithm() -> None:
+    assert scenarios_for("Pendulum-v1", "d4pg") == ["pendulum_d4pg"]
+    assert scenarios_for("Pendulum-v1", "apex-dqn") == [] == scenarios_for("Nothing-v0", "d4pg")

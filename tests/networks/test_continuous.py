@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from shoal.algorithms.interface import Seat
+from shoal.config import settings_for
+from shoal.envs import describe_env
+from shoal.loops.assembly import make_policy
 from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std
 
 
@@ -45,3 +49,15 @@ def test_a_judge_gets_no_gradient() -> None:
     critic.judge(obs, action, first=1).sum().backward()
     torch.testing.assert_close(action.grad, expected)
     assert all(parameter.grad is None for parameter in critic.parameters())
+
+
+def test_rounded_networks_see_what_was_normalised_exactly() -> None:
+    """A spread of 1 around 1000 is less than bfloat16 can tell apart."""
+    settings = settings_for("Pendulum-v1", "sac", ["actor.precision=bfloat16", "normalize_observations=true"])
+    policy = make_policy(settings, describe_env(settings.env), Seat())
+    network = policy.module
+    assert isinstance(network, PolicyNetwork) and network.norm is not None
+    network.norm.set(torch.full((3,), 1000.0), torch.ones(3))
+    seen = network.normalized(torch.tensor([[1000.75, 999.75, 1001.0]]))
+    assert seen.dtype == torch.bfloat16
+    torch.testing.assert_close(seen.float(), torch.tensor([[0.75, -0.25, 1.0]]), rtol=1e-2, atol=0)

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat
+from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat, Width
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
@@ -40,7 +40,7 @@ class ActorCriticConfig(AlgorithmConfig):
     gradient_clip: float = Field(10.0, gt=0, description="Largest norm of the gradient.")
     entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy, which keeps the policy curious.")
     value_cost: float = Field(0.5, ge=0, description="Weight of the value loss.")
-    hidden: tuple[int, ...] = Field((64, 64), description="Layer widths for vector observations.")
+    hidden: tuple[Width, ...] = Field((64, 64), description="Layer widths for vector observations.")
     share_torso: bool = Field(
         False, description="Policy and value read one torso (vectors; images and LSTMs always do)."
     )

@@ -25,6 +25,7 @@ from shoal.algorithms.interface import (
     Outcome,
     Policy,
     Seat,
+    Width,
 )
 from shoal.algorithms.kinds import require_kind
 from shoal.errors import ConfigError
@@ -43,8 +44,8 @@ TargetPeriod = Annotated[int, Field(ge=1, description="Updates between two moves
 GradientClip = Annotated[
     float | None, Field(gt=0, description="Largest norm of each network's gradient; null for no limit.")
 ]
-PolicyHidden = Annotated[tuple[int, ...], Field(min_length=1, description="Layer widths of the policy.")]
-CriticHidden = Annotated[tuple[int, ...], Field(min_length=1, description="Layer widths of each critic.")]
+PolicyHidden = Annotated[tuple[Width, ...], Field(min_length=1, description="Layer widths of the policy.")]
+CriticHidden = Annotated[tuple[Width, ...], Field(min_length=1, description="Layer widths of each critic.")]
 ActivationName = Annotated[Activation, Field(description="After every hidden layer: relu or tanh.")]
 Sigma = Annotated[
     float, Field(ge=0, le=10, description="Deviation of the actors' Gaussian noise; half the action range is 1.")
@@ -84,8 +85,8 @@ class ContinuousConfig(AlgorithmConfig):
 def require_continuous(spec: EnvSpec, algorithm: str) -> None:
     """Refuses what these algorithms cannot learn: discrete or unbounded actions, images."""
     require_kind(spec, algorithm, "continuous")
-    if not spec.action_low:
-        raise ConfigError(f"{algorithm} needs at least one action value; {spec.env_id} has none.")
+    if all(low == high for low, high in zip(spec.action_low, spec.action_high, strict=True)):
+        raise ConfigError(f"{algorithm} needs an action value to choose; those of {spec.env_id} are fixed, or none.")
     bounds = (*spec.action_low, *spec.action_high)
     if not all(map(math.isfinite, bounds)):
         raise ConfigError(
@@ -153,26 +154,34 @@ def continuous_algorithm(
 
 
 class ActionBounds:
-    """Between [-1, 1] and the environment's own range, per dimension."""
+    """Between [-1, 1] and the environment's own range, per dimension.
+
+    Networks are not told of a dimension that has one value only: the replay could not teach a critic its slope there,
+    and a policy would climb it for ever.
+    """
 
     def __init__(self, spec: EnvSpec) -> None:
         low, high = np.array(spec.action_low, np.float64), np.array(spec.action_high, np.float64)
-        self.size, self._shape = len(low), spec.action_shape
-        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
-        self._center, self._half = (high / 2 + low / 2), (high / 2 - low / 2)
-        self.unit = bool((low == -1).all() and (high == 1).all())
+        self._low, self._high, self._shape = low.astype(np.float32), high.astype(np.float32), spec.action_shape
+        self._free = slice(None) if (low < high).all() else np.flatnonzero(low < high)
+        self.size = len(low[self._free])
+        """Values that are to be chosen."""
+        self._center, self._half = (high / 2 + low / 2), (high / 2 - low / 2)[self._free]
 
     def to_env(self, squashed: Array) -> npt.NDArray[np.float32]:
-        """[N, A] in [-1, 1] -> [N, *action_shape], never beyond a bound, also not by rounding."""
-        action = (self._center + self._half * squashed).astype(np.float32)
-        clipped: npt.NDArray[np.float32] = np.minimum(np.maximum(action, self._low), self._high)
+        """[N, size] in [-1, 1] -> [N, *action_shape], never beyond a bound, also not by rounding."""
+        action = np.zeros((len(squashed), len(self._center))) + self._center
+        action[:, self._free] += self._half * squashed
+        clipped: npt.NDArray[np.float32] = np.minimum(np.maximum(action.astype(np.float32), self._low), self._high)
         return clipped.reshape(len(clipped), *self._shape)
 
-    def scaling(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(center, 1 / half), so that (action - center) / half is in [-1, 1]; a dimension of one value becomes 0."""
-        wide = self._half > 0
-        inverse = np.divide(1.0, self._half, out=np.zeros_like(self._half), where=wide)
-        return tuple(torch.from_numpy(x.astype(np.float32)).to(device) for x in (self._center, inverse))  # type: ignore[return-value]
+    def from_env(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """A function for batches on this device: [B, *action_shape] -> [B, size] in [-1, 1]."""
+        if (self._low == -1).all() and (self._high == 1).all():
+            return lambda action: action.reshape(action.shape[0], -1)
+        center, half = (torch.from_numpy(x).float().to(device) for x in (self._center[self._free], self._half))
+        free = self._free if isinstance(self._free, slice) else torch.from_numpy(self._free).to(device)
+        return lambda action: (action.reshape(action.shape[0], -1)[:, free] - center) / half
 
 
 Act = Callable[[Array, np.random.Generator], Array]

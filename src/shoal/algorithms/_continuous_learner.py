@@ -23,6 +23,9 @@ from shoal.networks import CriticNetwork, EnsembleMLP, PolicyNetwork, Scratch
 from shoal.ops import Moments, importance_weights, linear_schedule, merged_moments
 from shoal.types import EnvSpec, Sample, Transition
 
+ROWS_BEHIND_ADOPTED = 10_000
+"""Statistics that come with weights do not say of how many rows they are: of enough to outweigh a batch."""
+
 
 class Batch(NamedTuple):
     """A batch of transitions on the learner's device, as networks see it."""
@@ -162,8 +165,7 @@ class ContinuousLearner:
         self._following = [(_flat_target(target), self._online(online)) for target, online in followed]
         if context.device.type == "cpu":  # a GPU's allocator gives the same memory out again by itself
             _work_in(Scratch(), self._networks)
-        bounds = ActionBounds(spec)
-        self._scaling = None if bounds.unit else bounds.scaling(context.device)
+        self._squashed = ActionBounds(spec).from_env(context.device)
         self._moments = _no_moments(policy, context.device)
         self._beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
         self._updates = 0
@@ -183,7 +185,8 @@ class ContinuousLearner:
         raw = self._upload(sample)
         self._updates += 1
         flags = self._updates % self._rules.policy_delay == 0, self._updates % self._config.target_period == 0
-        done = self._captured(raw, *flags) if self._captured else self._update(raw, *flags)
+        captured = self._captured if self._captured and self._captured.fits(raw) else None  # batches may be smaller
+        done = captured(raw, *flags) if captured else self._update(raw, *flags)
         # The policy's are of the last update that it had a part in: every metric is averaged over all updates.
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
@@ -232,9 +235,6 @@ class ContinuousLearner:
     def _prepared(self, raw: _Raw) -> Batch:
         """Normalised observations, actions in [-1, 1], scaled rewards."""
         policy, scale = self._networks.policy, self._config.reward_scale
-        action = raw.action.reshape(raw.action.shape[0], -1)
-        if self._scaling is not None:
-            action = (action - self._scaling[0]) * self._scaling[1]
         if self._moments is not None and policy.norm is not None:
             rows = raw.obs.reshape(raw.obs.shape[0], -1)
             for kept, new in zip(self._moments, merged_moments(self._moments, rows.float()), strict=True):
@@ -242,7 +242,8 @@ class ContinuousLearner:
             policy.norm.set(self._moments.mean, self._moments.variance)
         reward = raw.reward if scale == 1.0 else raw.reward * scale
         with torch.no_grad():
-            return Batch(policy.normalized(raw.obs), action, reward, raw.discount, policy.normalized(raw.next_obs))
+            obs, next_obs = policy.normalized(raw.obs), policy.normalized(raw.next_obs)
+            return Batch(obs, self._squashed(raw.action), reward, raw.discount, next_obs)
 
     def _online(self, network: nn.Module) -> Tensor:
         part = self._critic if network is self._networks.critic else self._policy
@@ -279,8 +280,13 @@ class ContinuousLearner:
             self._captured.forget()
 
     def weights_replaced(self) -> None:
-        """The targets become copies of the networks."""
+        """The targets become copies of the networks; what was known of observations is what came with the weights."""
         self._move_targets(1.0)
+        norm = self._networks.policy.norm
+        if self._moments is not None and norm is not None and self._networks.policy.learned:
+            self._moments.size.fill_(ROWS_BEHIND_ADOPTED)
+            self._moments.mean.copy_(norm.mean)
+            self._moments.variance.copy_(norm.variance)
 
     def _modules(self) -> dict[str, nn.Module]:
         """By the names they are saved under; `policy` is what evaluators and users load."""

@@ -22,6 +22,7 @@ from shoal.algorithms.interface import (
     Outcome,
     Seat,
     StepResult,
+    Width,
 )
 from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.state import flatten_optimizer, load_module, module_tensors, restore_optimizer
@@ -39,7 +40,7 @@ class ValueConfig(AlgorithmConfig):
     adam_epsilon: float = Field(1.5e-4, gt=0, description="Adam's epsilon.")
     gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
     target_period: int = Field(2_500, ge=1, description="Updates between two copies into the target network.")
-    hidden: tuple[int, ...] = Field((256, 256), description="Layer widths for vector observations.")
+    hidden: tuple[Width, ...] = Field((256, 256), description="Layer widths for vector observations.")
     dueling: bool = Field(True, description="Value and advantage streams.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")

@@ -6,7 +6,8 @@ and actors that explore each in its own way and price their own steps: an actor 
 enters the replay at the size of its error.
 
 Deviations from the paper:
-1. The ladder of noise runs over lanes, in equal ratios from `noise_max` to `noise_min`, as Ape-X DQN's epsilons do.
+1. A ladder of noise over lanes, in equal ratios from `noise_max` to `noise_min`, as Ape-X DQN has of epsilons; the
+   paper names none for DPG.
 2. The importance exponent grows from 0.4 to 1 instead of staying; `beta_updates` sets how fast.
 3. Old steps leave when the ring is full; the paper evicts by priority (exponent -0.4) in a sweep every 100 updates.
 4. A samples-per-insert limit ties learner and actors together; the paper lets both run free.

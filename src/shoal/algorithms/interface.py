@@ -15,16 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from shoal.replay import Column, Schema, View
 from shoal.types import Array, EnvSpec, Sample
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+"""Of a hidden layer."""
 
 
 class AlgorithmConfig(BaseModel):

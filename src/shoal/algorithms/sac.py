@@ -11,6 +11,7 @@ Deviations from the paper:
 3. Many actors collect; `replay.samples_per_insert` keeps the paper's one update per step whatever their number.
 4. Random actions until the learner's first update, that is for `replay.min_size` steps.
 5. With `n_step` above 1 (the paper has 1) the entropy of the steps in between is not counted.
+6. The temperature is learned with the policy: the same Adam and step size, and one norm if gradients are clipped.
 """
 
 from __future__ import annotations

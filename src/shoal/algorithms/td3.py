@@ -49,7 +49,7 @@ class Config(ContinuousConfig):
     noise_correlation: Correlation = 0.0
     policy_delay: int = Field(2, ge=1, description="Updates of the critics for one of the policy.")
     target_period: TargetPeriod = 2
-    smoothing_noise: float = Field(0.2, gt=0, description="Deviation of the noise on the target's action.")
+    smoothing_noise: float = Field(0.2, ge=0, description="Deviation of the noise on the target's action.")
     smoothing_clip: float = Field(0.5, gt=0, description="Most that this noise changes an action.")
 
 

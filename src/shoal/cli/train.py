@@ -102,9 +102,11 @@ def train(
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
     with nothing_begun():
         from shoal.api import begin
-        from shoal.config import load_target
+        from shoal.config import load_target, scenarios_for
 
         ready, folder = begin(load_target(target, overrides), out)
+        if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
+            typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
     _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
 
 

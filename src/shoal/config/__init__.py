@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from shoal.config.checks import DEFAULT_STEPS, check_environment, with_default_stop
 from shoal.config.dump import dump_yaml
-from shoal.config.load import load_config, load_named, load_scenario, load_target, scenario_names, settings_for
+from shoal.config.load import (
+    load_config,
+    load_named,
+    load_scenario,
+    load_target,
+    scenario_names,
+    scenarios_for,
+    settings_for,
+)
 from shoal.config.merge import Overrides
 from shoal.config.resume import change_for_resume
 from shoal.loops.settings import RunSettings
@@ -21,6 +29,7 @@ __all__ = [
     "load_scenario",
     "load_target",
     "scenario_names",
+    "scenarios_for",
     "settings_for",
     "with_default_stop",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
 def scenario_names() -> list[str]:
     """The scenarios here and in Shoal's own checkout, without their ending."""
     return sorted({file.stem for folder in _folders() for file in folder.iterdir() if file.suffix in ENDINGS})
+
+
+def scenarios_for(env_id: str, algo: str) -> list[str]:
+    """The names of the scenarios that were made for these two."""
+    made = []
+    for name in scenario_names():
+        text = find_scenario_file(Path(name)).read_text(encoding="utf-8", errors="replace")
+        if env_id not in text:  # most are not even parsed
+            continue
+        with suppress(ConfigError):
+            content = parse_yaml(text, name)
+            env = content.get("env") if isinstance(content, Mapping) else None
+            named = env.get("id") if isinstance(env, Mapping) else env
+            if isinstance(content, Mapping) and (named, content.get("algo")) == (env_id, algo):
+                made.append(name)
+    return made
 
 
 def _folders() -> list[Path]:

@@ -27,6 +27,7 @@ from shoal.loops.mailbox import Layout, Mailbox
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.networks.continuous import ObservationNorm
 from shoal.replay import Column, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
 from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
@@ -151,6 +152,8 @@ def make_policy(settings: RunSettings, spec: EnvSpec, seat: Seat) -> Policy:
     policy = settings.definition.make_policy(settings.algorithm, spec, seat)
     if settings.actor.precision == "bfloat16":
         policy.module.to(torch.bfloat16)
+        for norm in (one for one in policy.module.modules() if isinstance(one, ObservationNorm)):
+            norm.float()  # a small spread around a large mean would be rounded away
     return policy
 
 

@@ -36,6 +36,11 @@ class ObservationNorm(nn.Module):
         """[B, F] -> [B, F]"""
         return ((obs - self.mean) * self.scale).clamp_(-NORM_CLIP, NORM_CLIP)
 
+    @property
+    def variance(self) -> Tensor:
+        """As it was set."""
+        return self.scale.double().pow(-2) - NORM_EPSILON
+
     @torch.no_grad()
     def set(self, mean: Tensor, variance: Tensor) -> None:
         """Takes over new statistics."""
@@ -80,11 +85,10 @@ class PolicyNetwork(nn.Module):
 
     def normalized(self, obs: Tensor) -> Tensor:
         """[B, *obs_shape] of any dtype -> [B, F] in the dtype of the weights."""
-        flat = obs.reshape(obs.shape[0], -1).to(self.body.dtype)
-        if self.norm is None:
-            return flat
-        normal: Tensor = self.norm(flat)
-        return normal
+        flat = obs.reshape(obs.shape[0], -1)
+        if self.norm is not None:
+            flat = self.norm(flat.to(self.norm.mean.dtype))
+        return flat.to(self.body.dtype)
 
     def from_normalized(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, outputs]. Of a batch that several networks look at, normalised once."""
