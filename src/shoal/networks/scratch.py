@@ -24,6 +24,8 @@ class Block(NamedTuple):
     """[M, B, width]"""
     extended: Tensor
     """[M, B, width + 1]: the same, and a last column of ones, which the next layer's biases are multiplied with."""
+    whole: Tensor
+    """[M, B, more]: to the end of each row, and so without gaps."""
 
 
 class Scratch:
@@ -60,7 +62,7 @@ def make_blocks(sizes: Sizes) -> list[Block]:
     with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
         for width in widths:
             stride = -(-(width + 1) // _ROW) * _ROW
-            whole = torch.empty(members, rows, stride, dtype=dtype, device=device)
+            whole = torch.zeros(members, rows, stride, dtype=dtype, device=device)
             whole[:, :, width] = 1.0
-            blocks.append(Block(whole[:, :, :width], whole[:, :, : width + 1]))
+            blocks.append(Block(whole[:, :, :width], whole[:, :, : width + 1], whole))
     return blocks
