@@ -128,7 +128,7 @@ def test_batches_of_many_sizes_do_not_pile_up() -> None:
     with torch.inference_mode():
         for rows in range(1, 100):
             assert ensemble(torch.ones(rows, 3)).shape == (1, rows, 1)
-    assert len(ensemble.scratch._free) <= SIZES_KEPT + 1
+    assert len(ensemble._scratch._free) <= SIZES_KEPT + 1
 
 
 def test_a_copy_has_memory_of_its_own_and_a_moved_network_other_memory() -> None:
@@ -136,6 +136,15 @@ def test_a_copy_has_memory_of_its_own_and_a_moved_network_other_memory() -> None
     with torch.no_grad():
         expected = ensemble(x)
     twin = copy.deepcopy(ensemble)
-    assert twin.scratch is not ensemble.scratch
+    assert twin._scratch is not ensemble._scratch
     torch.testing.assert_close(twin(x), expected)
     torch.testing.assert_close(ensemble.double()(x.double()), expected.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_differentiable_evaluation_owns_its_memory_unless_told_otherwise() -> None:
+    """A captured update goes on using the memory it was captured with: nobody else may get it."""
+    ensemble, x = EnsembleMLP(2, 3, (6, 4), 1, "relu"), torch.randn(5, 3)
+    losses = [ensemble(sign * x).sum() for sign in (1, -1)]
+    for loss in losses:
+        torch.autograd.grad(loss, list(ensemble.parameters()))
+    assert not ensemble._scratch._free

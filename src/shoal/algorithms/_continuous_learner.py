@@ -163,8 +163,7 @@ class ContinuousLearner:
         followed += [(target_policy, policy)] if rules.policy_target else []
         # The policy's vector begins with the policy, so that its target is as long as the beginning.
         self._following = [(_flat_target(target), self._online(online)) for target, online in followed]
-        if context.device.type == "cpu":  # a GPU's allocator gives the same memory out again by itself
-            _work_in(Scratch(), self._networks)
+        _work_in(Scratch(), self._networks)
         self._squashed = ActionBounds(spec).from_env(context.device)
         self._moments = _no_moments(policy, context.device)
         self._beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from shoal.errors import ConfigError
 from shoal.networks.activations import Activation, activation_backward_in_place, activation_in_place
-from shoal.networks.scratch import Block, Scratch, Sizes
+from shoal.networks.scratch import Block, Scratch, Sizes, make_blocks
 
 
 class EnsembleMLP(nn.Module):
@@ -52,7 +52,7 @@ class EnsembleMLP(nn.Module):
             bias = torch.empty(members, 1, width_out).uniform_(-bound, bound)
             self.weights.append(nn.Parameter(torch.cat((weight, bias), dim=1)))
         self._layers = list(self.weights)  # looking into a ParameterList takes as long as a small layer
-        self.scratch, self.once = Scratch(), False
+        self._scratch, self._once = Scratch(), False
         self._places: list[Tensor | None] | None = None
         self._ones = torch.ones(1, 1)
 
@@ -63,10 +63,10 @@ class EnsembleMLP(nn.Module):
         return dtype
 
     def work_in(self, scratch: Scratch) -> None:
-        """From now on hidden layers are computed in this memory. Others may use it, too, from an evaluation's backward
-        pass on; so there can only be one of each.
+        """From now on hidden layers are computed in this memory, on a CPU. Others may use it, too, from an evaluation's
+        backward pass on; so there can only be one of each.
         """
-        self.scratch, self.once = scratch, True
+        self._scratch, self._once = scratch, True
 
     def gradients_in_place(self, wanted: bool) -> None:
         """Whether the next `torch.autograd.grad` is to write into the parameters' `.grad`, and return these. Not for
@@ -88,14 +88,19 @@ class EnsembleMLP(nn.Module):
         if first is not None:
             layers = [weight[:first] for weight in layers]
         weight, rows = layers[0], parts[0].shape[0]
-        if self._ones.shape[0] != rows or self._ones.dtype != weight.dtype or self._ones.device != weight.device:
+        # Not on a GPU: its allocator does the same, and a captured update must own the memory it was captured with.
+        on_cpu, ones = weight.device.type == "cpu", self._ones
+        if not on_cpu or ones.shape[0] != rows or ones.dtype != weight.dtype:
             with torch.inference_mode(False):
-                self._ones = torch.ones(rows, 1, dtype=weight.dtype, device=weight.device)
-        x = torch.cat((*parts, self._ones), dim=1)
+                ones = torch.ones(rows, 1, dtype=weight.dtype, device=weight.device)
+            self._ones = ones if on_cpu else self._ones
+        x = torch.cat((*parts, ones), dim=1)
         differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        reused = on_cpu and (self._once or not differentiable)
         sizes: Sizes = (weight.shape[0], rows, self.hidden, weight.dtype, weight.device)
+        call = _Call(self, sizes, self._scratch if reused else None, differentiable)
         x = x.expand(weight.shape[0], -1, -1)  # [M, B, F + 1]
-        out: Tensor = _Layers.apply(x, self, sizes, differentiable, *layers)  # type: ignore[no-untyped-call]
+        out: Tensor = _Layers.apply(x, call, *layers)  # type: ignore[no-untyped-call]
         return out
 
     def take_places(self, shape: torch.Size) -> list[Tensor | None]:
@@ -108,6 +113,23 @@ class EnsembleMLP(nn.Module):
         return places
 
 
+class _Call(NamedTuple):
+    """One evaluation."""
+
+    network: EnsembleMLP
+    sizes: Sizes
+    scratch: Scratch | None
+    """Whose memory is used; None: new memory."""
+    differentiable: bool
+
+    def blocks(self) -> list[Block]:
+        return make_blocks(self.sizes) if self.scratch is None else self.scratch.take(self.sizes)
+
+    def give_back(self, blocks: list[Block]) -> None:
+        if self.scratch is not None:
+            self.scratch.give(self.sizes, blocks)
+
+
 class _Layers(torch.autograd.Function):
     """All layers as one step of autograd.
 
@@ -117,45 +139,43 @@ class _Layers(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, network: EnsembleMLP, sizes: Sizes, differentiable: bool, *weights: Tensor
-    ) -> Tensor:
-        activate, blocks, values = activation_in_place(network.activation), network.scratch.take(sizes), x
+    def forward(ctx: Any, x: Tensor, call: _Call, *weights: Tensor) -> Tensor:
+        activation, blocks, values = call.network.activation, call.blocks(), x
         for weight, block in zip(weights, blocks, strict=False):
             torch.bmm(values, weight, out=block.values)
-            activate(_active(block, network.activation))
+            activation_in_place(activation)(_active(block, activation))
             values = block.extended
         out = torch.bmm(values, weights[-1])
-        if differentiable:
+        if call.differentiable:
             ctx.save_for_backward(x, *weights)
-            ctx.blocks, ctx.network, ctx.sizes = blocks, network, sizes
+            ctx.call, ctx.blocks = call, blocks
         else:
-            network.scratch.give(sizes, blocks)
+            call.give_back(blocks)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x, *weights), network, wanted, blocks = ctx.saved_tensors, ctx.network, ctx.needs_input_grad, ctx.blocks
+        (x, *weights), call, wanted, blocks = ctx.saved_tensors, ctx.call, ctx.needs_input_grad, ctx.blocks
         if blocks is None:
             raise RuntimeError("Others use this evaluation's memory since its backward pass; evaluate again.")
-        learned, room = wanted[4], network.scratch.take(ctx.sizes)
-        places: list[Tensor | None] = network.take_places(weights[0].shape) if learned else [None] * len(weights)
+        learned, room, activation = wanted[2], call.blocks(), call.network.activation
+        places: list[Tensor | None] = [None] * len(weights)
+        if learned:
+            places = call.network.take_places(weights[0].shape)
         for layer in range(len(weights) - 1, -1, -1):
             if learned:
                 before = blocks[layer - 1].extended if layer else x
                 places[layer] = torch.bmm(before.mT, gradient, out=places[layer])
             if layer:
-                here, activation = room[layer - 1], network.activation
-                gradient = torch.bmm(gradient, weights[layer][:, :-1].mT, out=here.values)
-                of_active, active = _active(here, activation), _active(blocks[layer - 1], activation)
+                gradient = torch.bmm(gradient, weights[layer][:, :-1].mT, out=room[layer - 1].values)
+                of_active, active = (_active(one[layer - 1], activation) for one in (room, blocks))
                 activation_backward_in_place(activation, of_active, active)
         of_x = torch.bmm(gradient, weights[0].mT) if wanted[0] else None
-        network.scratch.give(ctx.sizes, room)
-        if network.once:
-            network.scratch.give(ctx.sizes, blocks)
-            ctx.blocks = None
-        return of_x, None, None, None, *places
+        call.give_back(room)
+        call.give_back(blocks)
+        ctx.blocks = None if call.scratch is not None else blocks
+        return of_x, None, *places
 
 
 def _active(block: Block, activation: Activation) -> Tensor:

@@ -56,13 +56,13 @@ class Scratch:
 
 
 def make_blocks(sizes: Sizes) -> list[Block]:
-    """New ones."""
+    """New ones, which nobody else will have."""
     members, rows, widths, dtype, device = sizes
     blocks = []
     with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
         for width in widths:
             stride = -(-(width + 1) // _ROW) * _ROW
-            whole = torch.zeros(members, rows, stride, dtype=dtype, device=device)
+            whole = torch.empty(members, rows, stride, dtype=dtype, device=device)
             whole[:, :, width] = 1.0
             blocks.append(Block(whole[:, :, :width], whole[:, :, : width + 1], whole))
     return blocks
