@@ -76,8 +76,9 @@ def test_networks_are_not_told_of_a_dimension_of_one_value() -> None:
 
 
 def test_actions_without_a_choice_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fixed"):
-        get_algorithm("td3").check(spec_of((2.0,), (2.0,)))
+    for low, high in ((2.0, 2.0), (1e9, 1e9 + 10)):  # the second are the same as float32, which actions are
+        with pytest.raises(ConfigError, match="fixed"):
+            get_algorithm("td3").check(spec_of((low,), (high,)))
 
 
 @settings(deadline=None, max_examples=60)
@@ -155,7 +156,7 @@ def test_continuous_actions_are_refused_with_what_fits() -> None:
 
 def test_unbounded_actions_and_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"bounded actions.*inf.*RescaleAction"):
-        get_algorithm("sac").check(spec_of((-np.inf,), (1.0,)))
+        get_algorithm("sac").check(spec_of((-np.inf, -np.inf), (1.0, np.inf)))
     with pytest.raises(ConfigError, match="images"):
         get_algorithm("sac").check(spec_of(obs_shape=(96, 96, 3), obs_dtype="uint8"))
 

@@ -342,3 +342,14 @@ def test_a_scenario_of_stable_baselines3_is_sent_to_share() -> None:
 def test_scenarios_made_for_an_environment_and_an_algorithm() -> None:
     assert scenarios_for("Pendulum-v1", "d4pg") == ["pendulum_d4pg"]
     assert scenarios_for("Pendulum-v1", "apex-dqn") == [] == scenarios_for("Nothing-v0", "d4pg")
+
+
+def test_a_scenario_that_cannot_be_read_is_no_reason_not_to_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor's lock, a folder, something that is no YAML."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenarios" / "folder.yaml").mkdir(parents=True)
+    (tmp_path / "scenarios" / ".#lock.yaml").symlink_to("nowhere")
+    (tmp_path / "scenarios" / "odd.yaml").write_text("env: [Pendulum-v1", encoding="utf-8")
+    assert scenarios_for("Pendulum-v1", "d4pg") == ["pendulum_d4pg"]

@@ -85,14 +85,14 @@ class ContinuousConfig(AlgorithmConfig):
 def require_continuous(spec: EnvSpec, algorithm: str) -> None:
     """Refuses what these algorithms cannot learn: discrete or unbounded actions, images."""
     require_kind(spec, algorithm, "continuous")
-    if all(low == high for low, high in zip(spec.action_low, spec.action_high, strict=True)):
-        raise ConfigError(f"{algorithm} needs an action value to choose; those of {spec.env_id} are fixed, or none.")
     bounds = (*spec.action_low, *spec.action_high)
     if not all(map(math.isfinite, bounds)):
         raise ConfigError(
             f"{algorithm} needs bounded actions; those of {spec.env_id} reach from {min(bounds)} to {max(bounds)}. "
             "Wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction with bounds of your choice."
         )
+    if ActionBounds(spec).size == 0:
+        raise ConfigError(f"{algorithm} needs an action value to choose; those of {spec.env_id} are fixed, or none.")
     if image_layout(spec.obs_shape, spec.obs_dtype) is not None:
         raise ConfigError(
             f"{algorithm} learns from vectors; {spec.env_id} shows images of shape {spec.obs_shape}. "
@@ -163,14 +163,15 @@ class ActionBounds:
     def __init__(self, spec: EnvSpec) -> None:
         low, high = np.array(spec.action_low, np.float64), np.array(spec.action_high, np.float64)
         self._low, self._high, self._shape = low.astype(np.float32), high.astype(np.float32), spec.action_shape
-        self._free = slice(None) if (low < high).all() else np.flatnonzero(low < high)
+        wide = self._low < self._high  # as float32: that is what actions are
+        self._free = slice(None) if wide.all() else np.flatnonzero(wide)
         self.size = len(low[self._free])
         """Values that are to be chosen."""
         self._center, self._half = (high / 2 + low / 2), (high / 2 - low / 2)[self._free]
 
     def to_env(self, squashed: Array) -> npt.NDArray[np.float32]:
         """[N, size] in [-1, 1] -> [N, *action_shape], never beyond a bound, also not by rounding."""
-        action = np.zeros((len(squashed), len(self._center))) + self._center
+        action = np.tile(self._center, (len(squashed), 1))
         action[:, self._free] += self._half * squashed
         clipped: npt.NDArray[np.float32] = np.minimum(np.maximum(action.astype(np.float32), self._low), self._high)
         return clipped.reshape(len(clipped), *self._shape)

@@ -115,9 +115,7 @@ class _Part:
 
     def minimise(self, loss: Tensor, bound: float | None = None) -> Tensor:
         """One step down; returns the norm of the gradient. Other parameters that `loss` depends on get none."""
-        self._body.gradients_in_place(True)
-        self.flat.take_gradients(torch.autograd.grad(loss, self.parameters))
-        self._body.gradients_in_place(False)
+        self.flat.take_gradients(self._body.gradients_in_place(loss, self.parameters))
         if bound is not None:
             self.flat.grad.clamp_(-bound, bound)
         clip = self._clip

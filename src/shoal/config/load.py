@@ -17,7 +17,7 @@ from shoal.algorithms import ALGORITHMS
 from shoal.config.merge import Overrides, layered, parse_overrides
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
-from shoal.errors import ConfigError, UnknownName
+from shoal.errors import ConfigError, ShoalError, UnknownName
 from shoal.loops.settings import RunSettings
 
 ENDINGS = (".yaml", ".yml")
@@ -90,11 +90,9 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
     """The names of the scenarios that were made for these two."""
     made = []
     for name in scenario_names():
-        text = find_scenario_file(Path(name)).read_text(encoding="utf-8", errors="replace")
-        if env_id not in text:  # most are not even parsed
-            continue
-        with suppress(ConfigError):
-            content = parse_yaml(text, name)
+        with suppress(ShoalError, OSError):  # a scenario that cannot be read is no reason not to train
+            text = find_scenario_file(Path(name)).read_text(encoding="utf-8", errors="replace")
+            content = parse_yaml(text, name) if env_id in text else None
             env = content.get("env") if isinstance(content, Mapping) else None
             named = env.get("id") if isinstance(env, Mapping) else env
             if isinstance(content, Mapping) and (named, content.get("algo")) == (env_id, algo):

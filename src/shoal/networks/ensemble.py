@@ -52,7 +52,7 @@ class EnsembleMLP(nn.Module):
             bias = torch.empty(members, 1, width_out).uniform_(-bound, bound)
             self.weights.append(nn.Parameter(torch.cat((weight, bias), dim=1)))
         self._layers = list(self.weights)  # looking into a ParameterList takes as long as a small layer
-        self._scratch, self._once = Scratch(), False
+        self._scratch, self._shared = Scratch(), False
         self._places: list[Tensor | None] | None = None
         self._ones = torch.ones(1, 1)
 
@@ -66,13 +66,15 @@ class EnsembleMLP(nn.Module):
         """From now on hidden layers are computed in this memory, on a CPU. Others may use it, too, from an evaluation's
         backward pass on; so there can only be one of each.
         """
-        self._scratch, self._once = scratch, True
+        self._scratch, self._shared = scratch, True
 
-    def gradients_in_place(self, wanted: bool) -> None:
-        """Whether the next `torch.autograd.grad` is to write into the parameters' `.grad`, and return these. Not for
-        `backward()`, which would add them to themselves.
-        """
-        self._places = [weight.grad for weight in self._layers] if wanted else None
+    def gradients_in_place(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What `torch.autograd.grad` returns; those of this network's parameters were written into their `.grad`."""
+        self._places = [weight.grad for weight in self._layers]
+        try:
+            return torch.autograd.grad(loss, parameters)
+        finally:
+            self._places = None
 
     def forward(self, *parts: Tensor, first: int | None = None, constant: bool = False) -> Tensor:
         """[B, F1], [B, F2] ... -> [M, B, out_features].
@@ -96,7 +98,7 @@ class EnsembleMLP(nn.Module):
             self._ones = ones if on_cpu else self._ones
         x = torch.cat((*parts, ones), dim=1)
         differentiable = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-        reused = on_cpu and (self._once or not differentiable)
+        reused = on_cpu and (self._shared or not differentiable)
         sizes: Sizes = (weight.shape[0], rows, self.hidden, weight.dtype, weight.device)
         call = _Call(self, sizes, self._scratch if reused else None, differentiable)
         x = x.expand(weight.shape[0], -1, -1)  # [M, B, F + 1]
@@ -122,8 +124,8 @@ class _Call(NamedTuple):
     """Whose memory is used; None: new memory."""
     differentiable: bool
 
-    def blocks(self) -> list[Block]:
-        return make_blocks(self.sizes) if self.scratch is None else self.scratch.take(self.sizes)
+    def blocks(self, ones: bool = True) -> list[Block]:
+        return make_blocks(self.sizes, ones) if self.scratch is None else self.scratch.take(self.sizes)
 
     def give_back(self, blocks: list[Block]) -> None:
         if self.scratch is not None:
@@ -159,7 +161,7 @@ class _Layers(torch.autograd.Function):
         (x, *weights), call, wanted, blocks = ctx.saved_tensors, ctx.call, ctx.needs_input_grad, ctx.blocks
         if blocks is None:
             raise RuntimeError("Others use this evaluation's memory since its backward pass; evaluate again.")
-        learned, room, activation = wanted[2], call.blocks(), call.network.activation
+        learned, room, activation = wanted[2], call.blocks(ones=False), call.network.activation
         places: list[Tensor | None] = [None] * len(weights)
         if learned:
             places = call.network.take_places(weights[0].shape)

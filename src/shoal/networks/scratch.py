@@ -43,26 +43,27 @@ class Scratch:
 
     def take(self, sizes: Sizes) -> list[Block]:
         """One for each width, with any values."""
-        free = self._free[sizes]
-        if free:
-            return free.pop()
-        if len(self._free) > SIZES_KEPT:
-            self._free.clear()
-        return make_blocks(sizes)
+        try:
+            return self._free[sizes].pop()
+        except IndexError:
+            if len(self._free) > SIZES_KEPT:
+                self._free.clear()
+            return make_blocks(sizes)
 
     def give(self, sizes: Sizes, blocks: list[Block]) -> None:
         """Back, to be overwritten by the next one."""
         self._free[sizes].append(blocks)
 
 
-def make_blocks(sizes: Sizes) -> list[Block]:
-    """New ones, which nobody else will have."""
+def make_blocks(sizes: Sizes, ones: bool = True) -> list[Block]:
+    """New ones, which nobody else will have; without `ones` for what needs `values` only."""
     members, rows, widths, dtype, device = sizes
     blocks = []
     with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
         for width in widths:
             stride = -(-(width + 1) // _ROW) * _ROW
             whole = torch.empty(members, rows, stride, dtype=dtype, device=device)
-            whole[:, :, width] = 1.0
+            if ones:
+                whole[:, :, width] = 1.0
             blocks.append(Block(whole[:, :, :width], whole[:, :, : width + 1], whole))
     return blocks
