@@ -90,12 +90,11 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
     """The names of the scenarios that were made for these two."""
     made = []
     for name in scenario_names():
-        with suppress(ShoalError, OSError):  # a scenario that cannot be read is no reason not to train
-            text = find_scenario_file(Path(name)).read_text(encoding="utf-8", errors="replace")
-            content = parse_yaml(text, name) if env_id in text else None
-            env = content.get("env") if isinstance(content, Mapping) else None
+        with suppress(ShoalError):  # a scenario that cannot be read is no reason not to train
+            content = read_scenario(find_scenario_file(Path(name)))
+            env = content.get("env")
             named = env.get("id") if isinstance(env, Mapping) else env
-            if isinstance(content, Mapping) and (named, content.get("algo")) == (env_id, algo):
+            if (named, content.get("algo")) == (env_id, algo):
                 made.append(name)
     return made
 
