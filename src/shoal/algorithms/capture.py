@@ -25,8 +25,8 @@ class Captured(Generic[Inputs, Output]):
     """Calls an update; from the fourth call of a kind on, replays it."""
 
     def __init__(self, update: Callable[..., Output], device: torch.device) -> None:
-        """`update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None) of unchanging shapes; its outputs are
-        overwritten by the next call with the same flags.
+        """`update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None), its outputs are overwritten by the
+        next call with the same flags. A graph has one size: larger inputs than before are captured anew.
         """
         self._update, self._device = update, device
         self._inputs: Any = None
@@ -35,10 +35,8 @@ class Captured(Generic[Inputs, Output]):
         self._stream = torch.cuda.Stream(device)
 
     def fits(self, inputs: Inputs) -> bool:
-        """Whether these have the shapes of the first ones: a graph has one size."""
-        return self._inputs is None or all(
-            mine is None or mine.shape == given.shape for mine, given in zip(self._inputs, inputs, strict=True)
-        )
+        """Whether this is for these inputs: smaller ones than the largest are too rare for a graph of their own."""
+        return self._same_shapes(inputs) or self._inputs is None or _size(inputs) > _size(self._inputs)
 
     def forget(self) -> None:
         """Captures anew: tensors that the update works on were replaced."""
@@ -67,11 +65,17 @@ class Captured(Generic[Inputs, Output]):
 
     def _take(self, inputs: Any) -> None:
         """Into the tensors that the graphs read."""
-        if self._inputs is None:
+        if not self._same_shapes(inputs):
+            self.forget()
             self._inputs = type(inputs)(*(None if one is None else torch.empty_like(one) for one in inputs))
         for mine, given in zip(self._inputs, inputs, strict=True):
             if mine is not None:
                 mine.copy_(given, non_blocking=True)
+
+    def _same_shapes(self, inputs: Any) -> bool:
+        return self._inputs is not None and all(
+            mine is None or mine.shape == given.shape for mine, given in zip(self._inputs, inputs, strict=True)
+        )
 
     def _warm_up(self, flags: tuple[bool, ...]) -> Output:
         """An update as usual, on a stream of its own, as capturing wants it."""
@@ -80,3 +84,7 @@ class Captured(Generic[Inputs, Output]):
             output = self._update(self._inputs, *flags)
         torch.cuda.current_stream().wait_stream(self._stream)
         return output
+
+
+def _size(inputs: Any) -> int:
+    return sum(one.numel() for one in inputs if one is not None)

@@ -21,13 +21,17 @@ def check_axes(**tensors: tuple[Tensor, str]) -> None:
     """
     sizes: dict[str, int] = {}
     for name, (tensor, axes) in tensors.items():
-        shape = tuple(tensor.shape)
-        expected = f"[{', '.join(axes)}]"
+        shape = tensor.shape
         if len(shape) != len(axes):
-            raise ValueError(f"{name} must be {expected} (rank {len(axes)}), got shape {shape}.")
+            raise ValueError(f"{name} must be {_written(axes)} (rank {len(axes)}), got shape {tuple(shape)}.")
         for axis, size in zip(axes, shape, strict=True):
             if sizes.setdefault(axis, size) != size:
-                raise ValueError(f"{name} must be {expected} with {axis} = {sizes[axis]}, got shape {shape}.")
+                expected = f"{_written(axes)} with {axis} = {sizes[axis]}"
+                raise ValueError(f"{name} must be {expected}, got shape {tuple(shape)}.")
+
+
+def _written(axes: str) -> str:
+    return f"[{', '.join(axes)}]"
 
 
 def check_floating(**tensors: Tensor) -> None:
