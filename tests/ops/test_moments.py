@@ -12,7 +12,7 @@ from shoal.ops import Moments, merged_moments
 
 def nothing(size: int) -> Moments:
     zeros = torch.zeros(size, dtype=torch.float64)
-    return Moments(torch.zeros((), dtype=torch.float64), zeros, zeros)
+    return Moments(torch.zeros((), dtype=torch.int64), zeros, zeros)
 
 
 def test_by_hand() -> None:

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from shoal.algorithms._continuous import ActionBounds, ContinuousConfig
 from shoal.algorithms.capture import Captured
-from shoal.algorithms.flat import FlatAdam, FlatParameters
+from shoal.algorithms.compiled import Compiled
+from shoal.algorithms.descent import Descent, Follower
 from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
 from shoal.algorithms.state import load_module, module_tensors
-from shoal.networks import CriticNetwork, EnsembleMLP, PolicyNetwork, Scratch
+from shoal.networks import CriticNetwork, PolicyNetwork, Scratch
 from shoal.ops import Moments, importance_weights, linear_schedule, merged_moments
 from shoal.types import EnvSpec, Sample, Transition
 
@@ -103,27 +104,6 @@ class _Updated(NamedTuple):
     td_error: Tensor
 
 
-class _Part:
-    """Some parameters with their optimiser."""
-
-    def __init__(self, module: nn.Module, learning_rate: float, config: ContinuousConfig) -> None:
-        self.flat = FlatParameters(module)
-        self.parameters = list(module.parameters())
-        self._body = next(one for one in module.modules() if isinstance(one, EnsembleMLP))
-        self.optimizer = FlatAdam(self.flat, learning_rate, config.adam_epsilon)
-        self._clip = config.gradient_clip
-
-    def minimise(self, loss: Tensor, bound: float | None = None) -> Tensor:
-        """One step down; returns the norm of the gradient. Other parameters that `loss` depends on get none."""
-        self.flat.take_gradients(self._body.gradients_in_place(loss, self.parameters))
-        if bound is not None:
-            self.flat.grad.clamp_(-bound, bound)
-        clip = self._clip
-        norm = torch.linalg.vector_norm(self.flat.grad) if clip is None else self.flat.clip_gradients(clip)
-        self.optimizer.step()
-        return norm
-
-
 class ContinuousLearner:
     """Learns critics and a policy from transitions."""
 
@@ -152,15 +132,13 @@ class ContinuousLearner:
         policy, critic = policy.to(context.device), critic.to(context.device)
         target_policy = copy.deepcopy(policy) if rules.policy_target else policy
         self._networks = Networks(policy, critic, target_policy, copy.deepcopy(critic))
-        capture = context.compile and context.device.type == "cuda"
         extra = rules.policy_extra.to(context.device) if rules.policy_extra is not None else nn.Module()
         self._extra = extra
-        self._policy = _Part(nn.ModuleList([policy, extra]), config.policy_learning_rate, config)
-        self._critic = _Part(critic, config.learning_rate, config)
-        followed: list[tuple[nn.Module, nn.Module]] = [(self._networks.target_critic, critic)]
-        followed += [(target_policy, policy)] if rules.policy_target else []
-        # The policy's vector begins with the policy, so that its target is as long as the beginning.
-        self._following = [(_flat_target(target), self._online(online)) for target, online in followed]
+        settings = config.adam_epsilon, config.gradient_clip
+        self._policy = Descent(policy, extra, config.policy_learning_rate, *settings)
+        self._critic = Descent(critic, nn.Module(), config.learning_rate, *settings)
+        self._followers = [Follower(self._networks.target_critic, critic, self._critic)]
+        self._followers += [Follower(target_policy, policy, self._policy)] if rules.policy_target else []
         _work_in(Scratch(), self._networks)
         self._squashed = ActionBounds(spec).from_env(context.device)
         self._moments = _no_moments(policy, context.device)
@@ -168,7 +146,7 @@ class ContinuousLearner:
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._copied = torch.cuda.Event() if context.device.type == "cuda" else None
-        self._captured = Captured[_Raw, _Updated](self._update, context.device) if capture else None
+        self._faster = self._made_faster() if context.compile else None
 
     @property
     def module(self) -> nn.Module:
@@ -182,8 +160,8 @@ class ContinuousLearner:
         raw = self._upload(sample)
         self._updates += 1
         flags = self._updates % self._rules.policy_delay == 0, self._updates % self._config.target_period == 0
-        captured = self._captured if self._captured and self._captured.fits(raw) else None  # batches may be smaller
-        done = captured(raw, *flags) if captured else self._update(raw, *flags)
+        faster = self._faster if self._faster and self._faster.fits(raw) else None  # batches may be smaller
+        done = faster(raw, *flags) if faster else self._update(raw, *flags)
         # The policy's are of the last update that it had a part in: every metric is averaged over all updates.
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
@@ -242,15 +220,22 @@ class ContinuousLearner:
             obs, next_obs = policy.normalized(raw.obs), policy.normalized(raw.next_obs)
             return Batch(obs, self._squashed(raw.action), reward, raw.discount, next_obs)
 
-    def _online(self, network: nn.Module) -> Tensor:
-        part = self._critic if network is self._networks.critic else self._policy
-        size = sum(parameter.numel() for parameter in network.parameters())
-        return part.flat.vector.data[:size]
+    def _made_faster(self) -> Captured[_Raw, _Updated] | Compiled[_Raw, _Updated] | None:
+        if self._device.type == "cuda":
+            return Captured(self._update, self._device)
+        self._policy.split()
+        self._critic.split()
+        for follower in self._followers:
+            follower.split()
+        return Compiled(self._update, self._before_compiled)
 
-    @torch.no_grad()
+    def _before_compiled(self) -> None:
+        self._policy.optimizer.before_traced()
+        self._critic.optimizer.before_traced()
+
     def _move_targets(self, tau: float) -> None:
-        for target, online in self._following:
-            target.lerp_(online, tau)
+        for follower in self._followers:
+            follower.move(tau)
 
     def state(self) -> LearnerState:
         """See `Learner.state`."""
@@ -273,8 +258,8 @@ class ContinuousLearner:
             for name, kept in self._moments._asdict().items():
                 kept.copy_(state.tensors[f"moments.{name}"])
         self._updates = int(state.scalars["learner_updates"])
-        if self._captured:
-            self._captured.forget()
+        if isinstance(self._faster, Captured):
+            self._faster.forget()
 
     def weights_replaced(self) -> None:
         """The targets become copies of the networks; what was known of observations is what came with the weights."""
@@ -298,14 +283,8 @@ def _work_in(scratch: Scratch, networks: Networks) -> None:
         network.body.work_in(scratch)
 
 
-def _flat_target(target: nn.Module) -> Tensor:
-    vector = FlatParameters(target).vector.data
-    target.requires_grad_(False)
-    return vector
-
-
 def _no_moments(policy: PolicyNetwork, device: torch.device) -> Moments | None:
     if policy.norm is None:
         return None
     zeros = torch.zeros_like(policy.norm.mean, dtype=torch.float64, device=device)
-    return Moments(torch.zeros((), dtype=torch.float64, device=device), zeros, zeros.clone())
+    return Moments(torch.zeros((), dtype=torch.int64, device=device), zeros, zeros.clone())

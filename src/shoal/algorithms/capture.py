@@ -36,7 +36,7 @@ class Captured(Generic[Inputs, Output]):
 
     def fits(self, inputs: Inputs) -> bool:
         """Whether this is for these inputs: smaller ones than the largest are too rare for a graph of their own."""
-        return self._same_shapes(inputs) or self._inputs is None or _size(inputs) > _size(self._inputs)
+        return self._same_shapes(inputs) or self._inputs is None or size_of(inputs) > size_of(self._inputs)
 
     def forget(self) -> None:
         """Captures anew: tensors that the update works on were replaced."""
@@ -86,5 +86,6 @@ class Captured(Generic[Inputs, Output]):
         return output
 
 
-def _size(inputs: Any) -> int:
+def size_of(inputs: Any) -> int:
+    """Numbers in them, all together."""
     return sum(one.numel() for one in inputs if one is not None)

@@ -6,7 +6,8 @@ gradients in another, clipping and the optimiser are a handful of operations wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,8 @@ class FlatAdam:
             "exp_avg_sq": torch.zeros_like(flat.grad),
             "step": torch.zeros((), device=flat.grad.device),
         }
+        self._moments: list[list[Tensor]] = [[], []]
+        self._rate, self._least = torch.zeros_like(self._state["step"]), torch.zeros_like(self._state["step"])
 
     @torch.no_grad()
     def step(self) -> None:
@@ -89,6 +92,26 @@ class FlatAdam:
             amsgrad=False,
             maximize=False,
         )
+
+    def split(self, divide: Callable[[Tensor], list[Tensor]]) -> None:
+        """Prepares `step_traced`: `divide` turns a vector like that of the parameters into pieces."""
+        self._moments = [divide(self._state["exp_avg"]), divide(self._state["exp_avg_sq"])]
+
+    def before_traced(self) -> None:
+        """Computes the scalars of the next `step_traced`: a compiler would compute them for every element anew."""
+        steps = float(self._state["step"]) + 1.0
+        unbiased = math.sqrt(1.0 - 0.999**steps)
+        self._rate.fill_(self._learning_rate * unbiased / (1.0 - 0.9**steps))
+        self._least.fill_(self._epsilon * unbiased)
+
+    @torch.no_grad()
+    def step_traced(self, pieces: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """What `step` does, to the pieces of the parameters, in operations that torch.compile fuses."""
+        self._state["step"].add_(1.0)
+        for piece, gradient, mean, square in zip(pieces, gradients, *self._moments, strict=True):
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            piece.sub_(self._rate * mean / (square.sqrt() + self._least))
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Its state under `prefix` + names. No copy: save before the next step."""

@@ -131,7 +131,7 @@ class LearnerContext:
     autocast: bool = False
     """Compute in bfloat16 where it is safe."""
     compile: bool = False
-    """On a GPU: capture the whole update and replay it, if the algorithm can."""
+    """Make one call of the whole update, if the algorithm can: captured on a GPU, compiled on a CPU."""
     prioritized: bool = True
     """Whether anybody wants priorities back."""
 

@@ -59,7 +59,9 @@ class LearnerSettings(_Section):
         0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 for none, best for small rows."
     )
     compile: bool = Field(
-        False, description="On a GPU: capture the whole update once and replay it, where the algorithm can."
+        False,
+        description="Make one call of the whole update, where the algorithm can: on a GPU it is captured once "
+        "and replayed, on a CPU compiled, which takes a C++ compiler and half a minute.",
     )
     publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
     checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")

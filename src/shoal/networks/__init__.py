@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.networks.actor_critic import ActorCritic
 from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mean_and_log_std
-from shoal.networks.ensemble import EnsembleMLP
+from shoal.networks.ensemble import EnsembleMLP, split_biases
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
 from shoal.networks.residual import ResidualCNN
@@ -27,4 +27,5 @@ __all__ = [
     "SmallCNN",
     "make_torso",
     "mean_and_log_std",
+    "split_biases",
 ]

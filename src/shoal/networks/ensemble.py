@@ -4,6 +4,8 @@ Twin critics are two small networks: one after the other they are twice the call
 networks spend their time in calls. Here the members' weights lie in one tensor and a layer of all of them is one
 batched product, forwards and backwards. Biases are the weights of an input that is always 1, so the product adds them,
 and its gradient is theirs.
+
+While torch.compile traces, the same is written in plain operations, with biases apart: those it fuses by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from shoal.errors import ConfigError
-from shoal.networks.activations import Activation, activation_backward_in_place, activation_in_place
+from shoal.networks.activations import (
+    Activation,
+    activation_backward_in_place,
+    activation_function,
+    activation_in_place,
+)
 from shoal.networks.scratch import Block, Scratch, Sizes, make_blocks
 
 
@@ -55,6 +62,8 @@ class EnsembleMLP(nn.Module):
         self._scratch, self._shared = Scratch(), False
         self._places: list[Tensor | None] | None = None
         self._ones = torch.ones(1, 1)
+        self.pieces: list[Tensor] = []
+        """See `split`."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,6 +76,13 @@ class EnsembleMLP(nn.Module):
         backward pass on; so there can only be one of each.
         """
         self._scratch, self._shared = scratch, True
+
+    def split(self) -> None:
+        """Makes `pieces`: the memory of the weights and of the biases, layer by layer, which `torch.compile` traces
+        with. Whoever moves the parameters to other memory calls it again.
+        """
+        learned = self._layers[0].requires_grad
+        self.pieces = [one.requires_grad_(learned) for weight in self._layers for one in split_biases(weight.data)]
 
     def gradients_in_place(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What `torch.autograd.grad` returns; those of this network's parameters were written into their `.grad`."""
@@ -84,6 +100,8 @@ class EnsembleMLP(nn.Module):
             first: of the first so many members only.
             constant: the weights are constants here; only the inputs get a gradient.
         """
+        if torch.compiler.is_compiling():
+            return self._traced(parts, self.members if first is None else first, constant)
         layers: Sequence[Tensor] = self._layers
         if constant:
             layers = [weight.detach() for weight in layers]
@@ -105,6 +123,15 @@ class EnsembleMLP(nn.Module):
         out: Tensor = _Layers.apply(x, call, *layers)  # type: ignore[no-untyped-call]
         return out
 
+    def _traced(self, parts: Sequence[Tensor], members: int, constant: bool) -> Tensor:
+        x = torch.cat(tuple(parts), dim=1).expand(members, -1, -1)
+        pieces = [one.detach()[:members] if constant else one[:members] for one in self.pieces]
+        for layer, (weight, bias) in enumerate(zip(pieces[::2], pieces[1::2], strict=True)):
+            if layer:
+                x = activation_function(self.activation)(x)
+            x = torch.bmm(x, weight.view(members, -1, bias.shape[1])) + bias[:, None]
+        return x
+
     def take_places(self, shape: torch.Size) -> list[Tensor | None]:
         """Where the gradients of the weights go; None: anywhere. Once only: if a loss goes through a network twice,
         there are two gradients, and autograd adds them.
@@ -113,6 +140,15 @@ class EnsembleMLP(nn.Module):
         if places is None or places[0] is None or places[0].shape != shape:
             return [None] * len(self._layers)
         return places
+
+
+def split_biases(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, width_in + 1, width_out] seen as weights [M, width_in * width_out] and biases [M, width_out]. In two
+    dimensions each, because torch.compile sees of such that they do not overlap.
+    """
+    members, _, width = weights.shape
+    flat = weights.view(members, -1)
+    return flat[:, :-width], flat[:, -width:]
 
 
 class _Call(NamedTuple):

@@ -14,7 +14,7 @@ class Moments(NamedTuple):
     """What is known of a stream, per dimension."""
 
     size: Tensor
-    """Scalar float64: how many rows were seen."""
+    """Scalar int64: how many rows were seen. Not float64: torch.compile loses what is written to such a scalar."""
     mean: Tensor
     """[F] float64"""
     variance: Tensor
@@ -39,7 +39,7 @@ def merged_moments(known: Moments, rows: Tensor) -> Moments:
     with torch.no_grad():
         variance, mean = torch.var_mean(rows.double(), dim=0, correction=0)
         size = known.size + rows.shape[0]
-        share = rows.shape[0] / size
+        share = rows.shape[0] / size.double()
         apart = mean - known.mean
         together = known.variance + share * (variance - known.variance) + share * (1.0 - share) * apart.square()
         return Moments(size, known.mean + share * apart, together)

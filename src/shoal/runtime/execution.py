@@ -191,6 +191,8 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
     yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
     steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
     yield f"replay: {steps} = {gib(needed)} in {places.replay}"
+    if settings.learner.compile:
+        yield "learner.compile: where the algorithm can be compiled, its first updates take half a minute on a CPU"
     others = [other for other in replay_folders() if other != places.replay and not _alive(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
