@@ -148,6 +148,7 @@ def continuous_algorithm(
         make_view=make_view,
         make_policy=make_policy,
         make_learner=make_learner,
+        compiles=True,
         actions="continuous",
         defaults={"learner": {"batch_size": 256}, "replay": replay, "env": {"lanes": lanes}},
     )

@@ -146,7 +146,7 @@ class ContinuousLearner:
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
         self._copied = torch.cuda.Event() if context.device.type == "cuda" else None
-        self._faster = self._made_faster() if context.compile else None
+        self._faster = self._made_faster() if context.compile else self._update
 
     @property
     def module(self) -> nn.Module:
@@ -160,8 +160,7 @@ class ContinuousLearner:
         raw = self._upload(sample)
         self._updates += 1
         flags = self._updates % self._rules.policy_delay == 0, self._updates % self._config.target_period == 0
-        faster = self._faster if self._faster and self._faster.fits(raw) else None  # batches may be smaller
-        done = faster(raw, *flags) if faster else self._update(raw, *flags)
+        done = self._faster(raw, *flags)
         # The policy's are of the last update that it had a part in: every metric is averaged over all updates.
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
@@ -220,7 +219,7 @@ class ContinuousLearner:
             obs, next_obs = policy.normalized(raw.obs), policy.normalized(raw.next_obs)
             return Batch(obs, self._squashed(raw.action), reward, raw.discount, next_obs)
 
-    def _made_faster(self) -> Captured[_Raw, _Updated] | Compiled[_Raw, _Updated] | None:
+    def _made_faster(self) -> Callable[..., _Updated]:
         if self._device.type == "cuda":
             return Captured(self._update, self._device)
         self._policy.split()

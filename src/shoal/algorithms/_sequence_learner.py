@@ -184,8 +184,7 @@ class SequenceLearner:
         if self._copied is not None:
             self._copied.record()
         self._set_rate(self._rate(self._updates))
-        whole = self._captured is not None and self._captured.fits(raw)  # adaptive batches may be smaller
-        metrics = self._captured(raw) if self._captured is not None and whole else self._update(raw)
+        metrics = self._update(raw) if self._captured is None else self._captured(raw)
         self._updates += 1
         if self._target_period and self._updates % self._target_period == 0:
             self.weights_replaced()

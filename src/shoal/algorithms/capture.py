@@ -35,7 +35,7 @@ class Captured(Generic[Inputs, Output]):
         self._stream = torch.cuda.Stream(device)
 
     def fits(self, inputs: Inputs) -> bool:
-        """Whether this is for these inputs: smaller ones than the largest are too rare for a graph of their own."""
+        """Whether these are captured: smaller ones than the largest are too rare for a graph of their own."""
         return self._same_shapes(inputs) or self._inputs is None or size_of(inputs) > size_of(self._inputs)
 
     def forget(self) -> None:
@@ -45,6 +45,8 @@ class Captured(Generic[Inputs, Output]):
 
     def __call__(self, inputs: Inputs, *flags: bool) -> Output:
         """The update of these inputs."""
+        if not self.fits(inputs):
+            return self._update(inputs, *flags)
         with torch.cuda.device(self._device):
             return self._call(inputs, flags)
 

@@ -5,85 +5,138 @@ processor's cache full of the products' operands. torch.compile makes one C++ fu
 an element is done in one pass, and no Python runs in between. Algorithms are written as before; where the way of
 writing matters (`EnsembleMLP`, `Descent`, `Follower`), they ask `torch.compiler.is_compiling()`.
 
-It takes a C++ compiler, and some 10 seconds for each kind of update.
+It takes a C++ compiler, and 10 to 40 seconds for each kind of update.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import os
+import shlex
+import shutil
+import signal
+import stat
+import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from shoal.algorithms.capture import WARM_UP, size_of
+from shoal.algorithms.capture import size_of
 from shoal.errors import ConfigError
 
 Inputs = TypeVar("Inputs", bound=NamedTuple)
 Output = TypeVar("Output")
 
+WORTH_IT = 3
+"""Updates of one size, after which the next are compiled: batches that are still growing are not waited for."""
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that says where torch.compile keeps its code."""
 OPTIONS: dict[str, Any] = {
     "cpp_wrapper": True,  # kernels are called from C++
     "fallback_random": True,  # torch's own random numbers: faster, and the same as without compiling
-    "fx_graph_cache": False,  # another process could not use it: see `_private_folder`
     "compile_threads": 1,  # in this process: no others that could be left behind
+    "fx_graph_cache": False,  # it is unpickled
+    "cpp_cache_precompile_headers": False,  # they are kept elsewhere than in `FOLDER`
 }
 
 
 class Compiled(Generic[Inputs, Output]):
-    """Calls an update as torch.compile makes it, for one size of inputs, the largest."""
+    """Calls an update, as torch.compile makes it for the largest inputs, and as it is for others."""
 
     def __init__(self, update: Callable[..., Output], before: Callable[[], None]) -> None:
         """Args:
-        update: `update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None).
-        before: called before each update, and not compiled.
+        update: `update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None). Every combination of flags is
+            compiled by itself.
+        before: called before each update that is compiled.
         """
-        # A switch of torch's that is off while it is new: torch.autograd.grad within what is compiled.
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            raise ConfigError(f"learner.compile on a CPU needs a newer torch than {torch.__version__}; leave it off.")
-        torch._dynamo.config.trace_autograd_ops = True
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", _private_folder().name)
-        self._update = torch.compile(_alone(update), fullgraph=True, dynamic=False, options=OPTIONS)
-        self._before, self._size, self._seen = before, 0, 0
-        self._known: set[tuple[int, tuple[bool, ...]]] = set()
-
-    def fits(self, inputs: Inputs) -> bool:
-        """Whether to call this for these inputs, asked once for each: for the largest, when they came often enough to
-        be worth a compilation.
-        """
-        size = size_of(inputs)
-        if size > self._size:
-            self._size, self._seen = size, 0
-        self._seen += size == self._size
-        return size == self._size and self._seen > WARM_UP
+        require_compiler()
+        self._update, self._before = update, before
+        self._size, self._seen = 0, 0
+        self._made: dict[tuple[bool, ...], Callable[..., Output]] = {}
 
     def __call__(self, inputs: Inputs, *flags: bool) -> Output:
         """The update of these inputs."""
-        self._before()
-        kind = (self._size, flags)
-        if kind in self._known:
+        size = size_of(inputs)
+        if size > self._size:
+            self._size, self._seen = size, 0
+            self._made.clear()
+        self._seen += size == self._size
+        if size < self._size or self._seen <= WORTH_IT:
             return self._update(inputs, *flags)
+        self._before()
+        made = self._made.get(flags)
+        return made(inputs, *flags) if made else self._make(inputs, flags)
+
+    def _make(self, inputs: Inputs, flags: tuple[bool, ...]) -> Output:
+        """Compiles and runs it."""
+        made = torch.compile(_alone(self._update), fullgraph=True, dynamic=False, options=OPTIONS)
         try:
-            output = self._update(inputs, *flags)
-        except RuntimeError as error:  # all that torch.compile raises is one
-            reason = " ".join(str(error).split("\n")[:2])
+            with _compiling():
+                output = made(inputs, *flags)
+        except Exception as error:  # torch.compile has no class for what it raises
+            said = [line for line in str(error).splitlines() if line.strip()]
             raise ConfigError(
-                f"learner.compile=true: torch.compile cannot make this update ({reason}). It needs a C++ compiler, "
-                "g++ or clang++; or set learner.compile=false."
+                f"learner.compile=true, but torch.compile cannot make this update: {' '.join(said[:6])[:1000]} "
+                "Set learner.compile=false to train without it."
             ) from error
-        self._known.add(kind)
+        self._made[flags] = made
         return output
 
 
+def require_compiler() -> None:
+    """Refuses a machine where nothing can be compiled."""
+    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(shlex.split(wanted)[0]) is None:
+        raise ConfigError(
+            f"learner.compile=true needs a C++ compiler on a CPU, and there is no {wanted}. Install it, name another "
+            "in the environment variable CXX, or set learner.compile=false."
+        )
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise ConfigError(
+            f"learner.compile=true needs a newer torch than {torch.__version__} on a CPU; set learner.compile=false."
+        )
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """What torch.compile is to know while it works."""
+    from torch._functorch import config as caches
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # torch's own default is a folder of a known name beside other people's, and what lies there would be run.
+    if os.environ.get(FOLDER, default_cache_dir()) == default_cache_dir():
+        os.environ[FOLDER] = str(_own_folder())
+    dynamo: dict[str, Any] = {"trace_autograd_ops": True, "automatic_dynamic_local_pgo": False}
+    # Ctrl-C is for this process, which will end in order; it reaches the C++ compiler, too, and would break it off.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        # Besides the switch for gradients, what would be unpickled is off.
+        with torch._dynamo.config.patch(dynamo), caches.patch(enable_autograd_cache=False):
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @functools.cache
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where torch.compile keeps its code, until this process ends. By default that is a folder of a known name beside
-    other people's, and what lies there is run.
+def _own_folder() -> Path:
+    """The user's cache, so that the next run need not compile the same; or one for this process, where there is none
+    that is the user's alone.
     """
-    return tempfile.TemporaryDirectory(prefix="shoal-compiled-")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / f"torch-{torch.__version__}"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+        if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return folder
+    own = Path(tempfile.mkdtemp(prefix="shoal-compiled-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return own
 
 
 def _alone(update: Callable[..., Output]) -> Callable[..., Output]:

@@ -153,6 +153,7 @@ class Algorithm:
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps learned from in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
+        compiles: `learner.compile` does something on a CPU, too.
         actions: which actions it learns, to name it to those who chose one that does not fit.
     """
 
@@ -169,4 +170,5 @@ class Algorithm:
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
     served: bool = False
+    compiles: bool = False
     actions: Literal["discrete", "continuous", "any"] = "any"

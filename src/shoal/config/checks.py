@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from shoal.algorithms.compiled import require_compiler
 from shoal.errors import ConfigError
 from shoal.loops import assembly
 from shoal.loops.precision import require_bfloat16
@@ -79,7 +80,9 @@ def check_environment(settings: RunSettings) -> EnvSpec:
             "use uniform, newest or prioritized."
         )
     assembly.check_queue(settings, span)
-    assembly.choose_device(settings.learner.device, spec)
+    device = assembly.choose_device(settings.learner.device, spec)
+    if settings.learner.compile and settings.definition.compiles and device.type == "cpu":
+        require_compiler()
     if settings.actor.inference == "served":
         assembly.inference_device(settings, spec)
     if settings.actor.precision == "bfloat16":

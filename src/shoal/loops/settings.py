@@ -61,7 +61,7 @@ class LearnerSettings(_Section):
     compile: bool = Field(
         False,
         description="Make one call of the whole update, where the algorithm can: on a GPU it is captured once "
-        "and replayed, on a CPU compiled, which takes a C++ compiler and half a minute.",
+        "and replayed, on a CPU compiled, which takes a C++ compiler and up to a minute.",
     )
     publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
     checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")

@@ -191,8 +191,11 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
     yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
     steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
     yield f"replay: {steps} = {gib(needed)} in {places.replay}"
-    if settings.learner.compile:
-        yield "learner.compile: where the algorithm can be compiled, its first updates take half a minute on a CPU"
+    if settings.learner.compile and assembly.choose_device(settings.learner.device, spec).type == "cpu":
+        if settings.definition.compiles:
+            yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
+        else:
+            yield f"learner.compile does nothing for {settings.algo} on a CPU"
     others = [other for other in replay_folders() if other != places.replay and not _alive(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
