@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +13,14 @@ from tests.algorithms.test_continuous import sample_of, spec_of
 
 import shoal
 from shoal.algorithms import get_algorithm
-from shoal.algorithms.compiled import FOLDER, WORTH_IT, Compiled, _own_folder
+from shoal.algorithms.compiled import FOLDER, WORTH_IT, Compiled, _own_folder, require_compiler
 from shoal.algorithms.interface import Learner, LearnerContext, LearnerState
 from shoal.errors import ConfigError
 
-pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="needs a C++ compiler")
+try:
+    require_compiler()
+except ConfigError as refused:
+    pytest.skip(str(refused), allow_module_level=True)
 
 SMALL = {"policy_hidden": (16, 8), "critic_hidden": (16, 8)}
 FAST_TARGETS = {"target_period": 2, "tau": 0.5}
