@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train test lint clean FORCE
+.PHONY: help setup train test attack lint clean FORCE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like a
 
 test: lint  ## the one check: lint, types, tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+attack: setup  ## only what attacks and kills real runs (minutes; part of test)
+	@$(BIN)/python -m pytest -m 'attack or faults' $(ARGS)
 
 lint: setup  ## ruff and mypy only
 	@$(BIN)/python -m ruff check .
