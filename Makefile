@@ -34,7 +34,7 @@ help:  ## list the targets
 setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt (once; minutes)
 
 train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like are passed on
-	@$(BIN)/shoal train scenarios/cartpole_apex_dqn.yaml $(ARGS)
+	@$(BIN)/shoal train cartpole_apex_dqn $(ARGS)
 
 test: lint  ## the one check: lint, types, tests
 	@$(BIN)/python -m pytest $(ARGS)

@@ -1,6 +1,6 @@
 """CartPole-v1 to 475, as `make train` runs it, beside Stable-Baselines3's DQN, seed by seed: `make bench-cartpole`.
 
-Shoal is a process per seed, `shoal train scenarios/cartpole_apex_dqn.yaml --seed S`: Ray, two actors, a learner, an
+Shoal is a process per seed, `shoal train cartpole_apex_dqn --seed S`: Ray, two actors, a learner, an
 evaluator. SB3 is a process per seed with the settings of the RL Zoo and one torch thread. Both count as solved when 20
 greedy episodes reach a mean of 475 for the first time: SB3 is asked every 2,000 steps and its evaluations cost it no
 time, Shoal asks itself every 1,000 and pays. Time runs from the first environment step; what comes before it is the
@@ -86,7 +86,7 @@ def shoal(seed: int, steps: int | None) -> Outcome:
     """One run in a folder of its own, as a user starts it."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "runs", Path(folder) / "output.txt"
-        command = [sys.executable, "-m", "shoal", "train", "scenarios/cartpole_apex_dqn.yaml", "--seed", str(seed)]
+        command = [sys.executable, "-m", "shoal", "train", "cartpole_apex_dqn", "--seed", str(seed)]
         command += ["--out", str(out)] + (["--steps", str(steps)] if steps else [])
         # Shoal sets its own thread counts: it must not need this variable.
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

@@ -3,7 +3,7 @@
 updates      updates per second of the learners alone, SAC and TD3, HalfCheetah's sizes, SB3's networks and batch,
              drawing the batch included on both sides, `learner.compile=true`, one CPU thread; `--device cuda` for a GPU
 ratio        draws per step with 1, 2 and 4 actors beside what is configured
-pendulum     the four algorithms to -200 on Pendulum, seed by seed, `shoal train scenarios/pendulum_ALGO.yaml`
+pendulum     the four algorithms to -200 on Pendulum, seed by seed, `shoal train pendulum_ALGO`
 wall         seconds to -200 on Pendulum beside SB3's SAC: with the RL Zoo's settings, and with our sizes
 halfcheetah  SAC and TD3 with SB3's networks, batch and update ratio beside SB3's, seed by seed
 
@@ -150,7 +150,7 @@ def ratio(options: argparse.Namespace) -> Found:
     rows, runs = [], []
     for actors in (1, 2, 4):
         overrides = (f"actors={actors}", "stop.steps=4000", "stop.mean_return=null", *options.settings)
-        run = shoal("scenarios/pendulum_sac.yaml", 1, overrides)
+        run = shoal("pendulum_sac", 1, overrides)
         runs.append(run)
         say(f"  {actors} actors: {run.samples_per_insert} draws per step, {run.updates:,} updates")
         apart = abs((run.samples_per_insert or 0.0) / 128 - 1.0)
@@ -167,7 +167,7 @@ def pendulum(options: argparse.Namespace) -> Found:
     runs = []
     for seed in range(1, options.seeds + 1):
         for name in options.algorithms:
-            runs.append(one := shoal(f"scenarios/pendulum_{name}.yaml", seed, tuple(options.settings), who=name))
+            runs.append(one := shoal(f"pendulum_{name}", seed, tuple(options.settings), who=name))
             say(
                 f"  seed {seed}: {name} {one.status} after {one.env_steps:,} steps, {one.seconds:.0f} s: {one.last:.0f}"
             )
@@ -194,7 +194,7 @@ def wall(options: argparse.Namespace) -> Found:
     ]
     runs: list[Outcome] = []
     for seed in range(1, options.seeds + 1):
-        runs.append(shoal("scenarios/pendulum_sac.yaml", seed, tuple(options.settings)))
+        runs.append(shoal("pendulum_sac", seed, tuple(options.settings)))
         runs.extend(sb3(plan, seed) for plan in plans)
         for one in runs[-3:]:
             say(f"  seed {seed}: {one.who} {one.status} after {one.env_steps:,} steps, {one.seconds:.1f} s")
@@ -231,7 +231,7 @@ def halfcheetah(options: argparse.Namespace) -> Found:
             overrides += [f"policy_hidden={width}", f"critic_hidden={width}", f"learning_rate={rate}"]
             overrides += [f"policy_learning_rate={rate}", "evaluation.episodes=5", "evaluation.lanes=5"]
             overrides += ["replay.min_size=5000", f"learner.device={options.device}", *options.settings]
-            ours = (f"scenarios/halfcheetah_{name}.yaml", seed, tuple(overrides), f"shoal {name}")
+            ours = (f"halfcheetah_{name}", seed, tuple(overrides), f"shoal {name}")
             plan = Sb3Plan(name.upper(), "HalfCheetah-v5", options.steps, settings, every, 5, None, f"sb3 {name}")
             plan.threads = options.peer_threads
             both = {"sb3": partial(sb3, plan, seed), "shoal": partial(shoal, *ours)}

@@ -54,7 +54,7 @@ def train(
     """One run: its summary, its metrics, and the returns of each actor's episodes in order."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "runs", Path(folder) / "output.txt"
-        command = [sys.executable, "-m", "shoal", "train", f"scenarios/{scenario}.yaml", "--out", str(out)]
+        command = [sys.executable, "-m", "shoal", "train", scenario, "--out", str(out)]
         command += [*arguments, "replay.keep=true"]
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         with log.open("w") as output:
@@ -191,7 +191,7 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
                 "replay.capacity=20000",
                 "learner.batch_size=8",
             ]
-            settings = load_scenario(ROOT / "scenarios" / f"{scenario}.yaml", overrides)
+            settings = load_scenario(Path(scenario), overrides)
             folder = Path(within.name) / name
             places = Places(folder / "replay", folder / "checkpoints")
             places.replay.mkdir(parents=True)

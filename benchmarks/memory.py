@@ -28,7 +28,7 @@ from rich.table import Table
 
 PACKAGES = ("ale-py", "gymnasium", "numpy", "psutil", "ray", "torch")
 ROOT = Path(__file__).resolve().parents[1]
-SCENARIO = "scenarios/pong_apex_dqn.yaml"
+SCENARIO = "pong_apex_dqn"
 CAPACITY, QUICK_CAPACITY = 20_000, 4_000
 START_SECONDS = 900.0
 MOST_GROWTH = 2.0

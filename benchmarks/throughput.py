@@ -97,7 +97,7 @@ def settings_of(system: str, learner: bool) -> Any:
     from shoal.config import load_target
 
     scenario, overrides = SCENARIOS[system]
-    settings = load_target(str(ROOT / "scenarios" / f"{scenario}.yaml"), [*overrides, *BY_HAND, f"actors={PROCESSES}"])
+    settings = load_target(scenario, [*overrides, *BY_HAND, f"actors={PROCESSES}"])
     if learner:
         return settings
     replay = settings.replay.model_copy(update={"min_size": NEVER})  # the command line refuses it, with good reason

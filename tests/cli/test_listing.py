@@ -1,4 +1,4 @@
-"""`shoal algorithms` and `shoal config`."""
+"""`shoal algorithms`, `shoal scenarios` and `shoal config`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.cli.conftest import Shoal
 
 from shoal.algorithms import ALGORITHMS
 from shoal.config import load_scenario
+from shoal.config.load import scenario_names
 
 
 def test_algorithms(run_shoal: Shoal) -> None:
@@ -15,6 +16,20 @@ def test_algorithms(run_shoal: Shoal) -> None:
     assert result.code == 0
     for name, algorithm in ALGORITHMS.items():
         assert name in result.out and algorithm.summary in result.out
+
+
+def test_scenarios_of_the_package_and_of_this_folder(run_shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    (tmp_path / "scenarios" / "mine.yaml").write_text("# My own. More.\nenv: me:Mine-v0\nalgo: sac\n", encoding="utf-8")
+    (tmp_path / "scenarios" / "odd.yaml").write_text("env: [", encoding="utf-8")
+    result = run_shoal("scenarios")
+    assert result.code == 0 and result.err == ""
+    lines = {line.split()[0]: line.split(maxsplit=3)[1:] for line in result.out.splitlines()}
+    assert set(lines) == set(scenario_names()) - {"odd"}
+    assert lines["mine"] == ["sac", "me:Mine-v0", "My own"]  # nothing of it is imported
+    assert lines["pendulum_sac"] == ["sac", "Pendulum-v1", "Pendulum with SAC"]
+    assert lines["sb3_sac_halfcheetah"][-1].endswith("(needs mujoco, sb3)")
+    assert lines["hopper_td3"][-1].endswith("(needs mujoco)")
 
 
 def test_config_prints_what_train_takes(run_shoal: Shoal, tmp_path: Path) -> None:

@@ -315,11 +315,15 @@ def test_scenarios_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "scenarios" / "mine.yml").write_text("env: Acrobot-v1\nseed: 7\n")
     assert load_target("mine").seed == 7  # here
-    assert load_target("cartpole_apex_dqn", ["seed=3"]).seed == 3  # and in Shoal's checkout
+    assert load_target("cartpole_apex_dqn", ["seed=3"]).seed == 3  # and in the package
     assert load_scenario(Path("mine")).env.id == "Acrobot-v1"
     assert load_target("Acrobot-v1").env.id == "Acrobot-v1"
+    (tmp_path / "scenarios" / "pendulum_sac.yaml").write_text("env: Pendulum-v1\nalgo: sac\nseed: 8\n")
+    assert load_target("pendulum_sac").seed == 8  # one's own comes first
     with pytest.raises(UnknownName, match="Did you mean 'cartpole_apex_dqn'"):
         load_target("cartpole_apex_dqm")
+    with pytest.raises(UnknownName, match=r"Did you mean 'cartpole_apex_dqn'.*`shoal scenarios`"):
+        load_target("scenarios/cartpole_apex_dqn.yaml")  # a file that is not here
 
 
 def test_named_algorithm_or_scenario() -> None:

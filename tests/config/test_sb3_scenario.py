@@ -11,8 +11,8 @@ from shoal.config.sb3_scenario import dump_sb3_yaml, is_sb3_scenario, load_sb3_s
 from shoal.errors import ConfigError, UnknownName
 
 ROOT = Path(__file__).parents[2]
-OWN = sorted((ROOT / "scenarios").glob("sb3_*.yaml"))
-SAC = ROOT / "scenarios" / "sb3_sac_pendulum.yaml"
+OWN = sorted((ROOT / "src" / "shoal" / "scenarios").glob("sb3_*.yaml"))
+SAC = ROOT / "src" / "shoal" / "scenarios" / "sb3_sac_pendulum.yaml"
 
 
 def refused(*overrides: str, path: Path = SAC) -> str:
@@ -91,7 +91,7 @@ def test_missing_environment_and_unknown_file(tmp_path: Path) -> None:
     path.write_text("framework: sb3\nalgo: PPO\n")
     assert refused(path=path) == "env.id is missing."
     with pytest.raises(UnknownName, match="sb3_sac_pendulum"):
-        load_sb3_scenario(ROOT / "scenarios" / "sb3_sac_pendulm.yaml")
+        load_sb3_scenario(ROOT / "src" / "shoal" / "scenarios" / "sb3_sac_pendulm.yaml")
 
 
 def test_without_stable_baselines3_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ MAX_LINES = 350
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-SCENARIOS = sorted(ROOT.glob("scenarios/**/*.y*ml"))
-FOLDERS = ("src", "docs", "scenarios", "examples", "benchmarks")
+SCENARIOS = sorted(PACKAGE.glob("scenarios/*.y*ml"))
+FOLDERS = ("src", "docs", "examples", "benchmarks")
 SHIPPED = sorted(
     [
         *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*")),
@@ -303,7 +303,7 @@ def test_scenario_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     load_scenario = _load_scenario()
     from shoal.errors import ConfigError
 
-    assert SCENARIOS, "scenarios/ is empty"
+    assert SCENARIOS, "src/shoal/scenarios is empty"
     bad = tmp_path / "bad.yaml"
     bad.write_text(SCENARIOS[0].read_text(encoding="utf-8") + "\nno_such_key_in_shoal: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="no_such_key_in_shoal"):

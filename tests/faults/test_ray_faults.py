@@ -16,7 +16,7 @@ from tests.faults.conftest import ROOT, Training
 from shoal.replay import Ledger, ShardReader
 
 pytestmark = pytest.mark.faults
-SCENARIO = str(ROOT / "scenarios" / "cartpole_apex_dqn.yaml")
+SCENARIO = str(ROOT / "src" / "shoal" / "scenarios" / "cartpole_apex_dqn.yaml")
 Start = Callable[..., Training]
 
 

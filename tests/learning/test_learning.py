@@ -16,7 +16,7 @@ from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary
 
 pytestmark = pytest.mark.learning
-SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SCENARIOS = Path(__file__).parents[2] / "src" / "shoal" / "scenarios"
 
 
 def run(tmp_path: Path, settings: RunSettings) -> tuple[RunFolder, Summary]:

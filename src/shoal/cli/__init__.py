@@ -12,7 +12,7 @@ import typer
 from shoal.cli.clean import clean
 from shoal.cli.compare import compare
 from shoal.cli.evaluate import evaluate
-from shoal.cli.listing import algorithms, config
+from shoal.cli.listing import algorithms, config, scenarios
 from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
 from shoal.errors import ConfigError, ShoalError
@@ -31,6 +31,7 @@ app = typer.Typer(
 First steps:
   shoal train CartPole-v1                    train until solved
   shoal eval runs/latest                     judge what came out
+  shoal scenarios                            tuned settings with a name
   shoal config apex-dqn                      every setting, with its meaning
   shoal train --help                         more examples
 """,
@@ -41,6 +42,7 @@ app.command("eval")(evaluate)
 app.command("share", cls=ShareCommand)(share)
 app.command("compare")(compare)
 app.command("algorithms")(algorithms)
+app.command("scenarios")(scenarios)
 app.command("config")(config)
 app.command("clean")(clean)
 

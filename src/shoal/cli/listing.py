@@ -1,10 +1,17 @@
-"""`shoal algorithms` and `shoal config`: what there is to choose from."""
+"""`shoal algorithms`, `shoal scenarios` and `shoal config`: what there is to choose from."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from shoal.errors import ShoalError
 
 
 def algorithms() -> None:
@@ -23,13 +30,58 @@ def algorithms() -> None:
         typer.echo(f"{name:<{width}}  {algorithm.summary}")
 
 
+def scenarios() -> None:
+    """List the scenarios: tuned settings with a name.
+
+    Those that Shoal brings, and the files in `scenarios/` of the working folder; of two with one name the one here
+    counts. Each line says the algorithm, the environment, what it is, and which extras it needs: `pip install
+    "shoal-rl[mujoco]"`. Those of Stable-Baselines3 (sb3_...) are for `shoal share`.
+
+    \b
+    Examples:
+      shoal scenarios
+      shoal train pendulum_sac         train one of them
+      shoal config pendulum_sac        its settings
+    """
+    from shoal.config.load import find_scenario_file, read_scenario, scenario_names
+
+    rows = []
+    for name in scenario_names():
+        with suppress(ShoalError):  # a file here that cannot be read; whoever names it is told why
+            content = read_scenario(file := find_scenario_file(Path(name)))
+            env = content.get("env")
+            env_id = str(env.get("id") if isinstance(env, Mapping) else env)
+            needs = f"  (needs {', '.join(extras)})" if (extras := _extras(content, env_id)) else ""
+            rows.append((name, str(content.get("algo", "")), env_id, _first_sentence(file) + needs))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        fields = [f"{text:<{width}}" for text, width in zip(row, widths, strict=False)]
+        typer.echo("  ".join([*fields, row[3]]).rstrip())
+
+
+def _extras(content: Mapping[str, Any], env_id: str) -> list[str]:
+    """Shoal's extras that a scenario needs."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(env_id)
+    entry = str(registered.entry_point) if registered else ""
+    extras = [extra for extra in ("box2d", "mujoco") if entry.startswith(f"gymnasium.envs.{extra}")]
+    return [*extras, "sb3"] if content.get("framework") == "sb3" else extras
+
+
+def _first_sentence(file: Path) -> str:
+    """What the comment at the top of a scenario says first."""
+    lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    return re.split(r"\.(?:\s|$)", " ".join(line.removeprefix("#").strip() for line in lines))[0]
+
+
 def config(
     name: Annotated[
         str,
         typer.Argument(
             metavar="ALGO_OR_SCENARIO",
             show_default=False,
-            help="An algorithm's name, or a scenario: a file, or its name in scenarios/.",
+            help="One of `shoal algorithms`, or a scenario: a .yaml file, or one of `shoal scenarios`.",
         ),
     ],
     settings: Annotated[

@@ -70,7 +70,7 @@ def share(
         typer.Argument(
             metavar="SCENARIO|KEY=VALUE",
             show_default=False,
-            help="Scenarios (files, or names in scenarios/), and settings for all of them.",
+            help="Scenarios (files, or names out of `shoal scenarios`), and settings for all of them.",
         ),
     ],
     n_parallel: Annotated[

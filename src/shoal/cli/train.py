@@ -42,7 +42,7 @@ def train(
         typer.Argument(
             metavar="ENV_OR_SCENARIO",
             show_default=False,
-            help="A Gymnasium id, or a scenario: a .yaml file, or its name in scenarios/.",
+            help="A Gymnasium id, or a scenario: a .yaml file, or one of `shoal scenarios`.",
         ),
     ] = None,
     settings: Settings = None,
@@ -73,8 +73,7 @@ def train(
     \b
     Examples:
       shoal train CartPole-v1
-      shoal train scenarios/cartpole_apex_dqn.yaml --seed 7
-      shoal train cartpole_apex_dqn batch_size=256 learning_rate=3e-4
+      shoal train cartpole_apex_dqn --seed 7 batch_size=256 learning_rate=3e-4
       shoal train PongNoFrameskip-v4 --algo apex-qr-dqn --actors 4 --steps 10_000_000
       shoal train my_package:MyEnv-v0 env.kwargs.size=8 "hidden=[64, 64]"
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process

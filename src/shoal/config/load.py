@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
     """Reads a scenario.
 
     Args:
-        path: a YAML file, or the name of one in `scenarios/` without its ending.
+        path: a YAML file, or the name of one in `scenarios/` here, or of one that Shoal brings, without its ending.
         overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
 
     Raises:
@@ -82,7 +83,7 @@ def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
 
 
 def scenario_names() -> list[str]:
-    """The scenarios here and in Shoal's own checkout, without their ending."""
+    """The scenarios in `scenarios/` here and those that Shoal brings, without their ending."""
     return sorted({file.stem for folder in _folders() for file in folder.iterdir() if file.suffix in ENDINGS})
 
 
@@ -100,7 +101,8 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
 
 
 def _folders() -> list[Path]:
-    own = Path(__file__).resolve().parents[3] / "scenarios"
+    """The user's own come first: a file here may stand in for one that Shoal brings."""
+    own = Path(str(resources.files("shoal") / "scenarios"))
     return [folder for folder in (Path("scenarios"), own) if folder.is_dir()]
 
 
@@ -115,9 +117,11 @@ def find_scenario_file(path: Path) -> Path:
                     return found
     if path.is_dir():
         raise ConfigError(f"{path} is a folder, not a scenario. Name a file in it, or use `shoal resume` for a run.")
-    folders = [path.parent, *_folders()] if path.parent.is_dir() else _folders()
-    known = [str(folder / one.name) for folder in folders for one in folder.iterdir() if one.suffix in ENDINGS]
-    raise UnknownName("scenario file", str(path), known)
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    files = [str(one) for one in beside if one.suffix in ENDINGS]
+    names = scenario_names()
+    near = [path.stem] if path.stem in names else [*files, *names]
+    raise UnknownName("scenario file", str(path), near, "`shoal scenarios` lists those with a name.")
 
 
 def read_scenario(file: Path) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Scenarios of Stable-Baselines3: files with `framework: sb3`, for `shoal share`.
 
-    settings = load_sb3_scenario(Path("scenarios/sb3_sac_pendulum.yaml"), ["learning_rate=1e-3", "env.n_envs=2"])
+    settings = load_sb3_scenario(Path("sb3_sac_pendulum"), ["learning_rate=1e-3", "env.n_envs=2"])
 
 The name of a hyper-parameter is enough; so is the last part of any other name.
 """
@@ -45,7 +45,7 @@ def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
     """Reads a scenario.
 
     Args:
-        path: a YAML file, or the name of one in `scenarios/` without its ending.
+        path: a YAML file, or the name of one in `scenarios/` here, or of one that Shoal brings, without its ending.
         overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
 
     Raises:
