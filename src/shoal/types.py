@@ -114,7 +114,7 @@ class Selection(NamedTuple):
 
     keys: Keys
     probabilities: npt.NDArray[np.float64]
-    """[B] exact probability of each draw over everything eligible in all shards."""
+    """[B] exact probability of each draw over everything eligible in all shards; in a mixture, to its part."""
 
 
 class Transition(NamedTuple):
@@ -155,8 +155,9 @@ class Sample(NamedTuple):
     data: Transition | Sequence
     keys: Keys
     probabilities: npt.NDArray[np.float64]
-    size: int
-    """Number of rows that could have been drawn: N in the importance weight (N * P)^-beta."""
+    size: int | npt.NDArray[np.int64]
+    """Number of rows that could have been drawn: N in the importance weight (N * P)^-beta. [B] in a mixture, the number
+    of the part that each draw came from: weights undo what a part prefers, not the ratios that were asked for."""
     part: npt.NDArray[np.int32]
     """[B] which part of a mixture each draw came from; zeros when there is one."""
     weights_version: float

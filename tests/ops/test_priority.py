@@ -26,6 +26,14 @@ def test_importance_weights_by_hand() -> None:
     torch.testing.assert_close(importance_weights(probabilities, 10, 0.0), torch.ones(3))
 
 
+def test_every_draw_may_have_a_size_of_its_own() -> None:
+    # N P = 1, 1, 2, .5
+    probabilities, size = f64(0.1, 0.02, 0.2, 0.01), torch.tensor([10, 50, 10, 50])
+    torch.testing.assert_close(importance_weights(probabilities, size, 1.0), torch.tensor([0.5, 0.5, 0.25, 1.0]))
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        importance_weights(f64(0.5, 0.5), torch.tensor([2, 0]), 0.4)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     p=st.lists(st.floats(1e-12, 1.0), min_size=1, max_size=20),

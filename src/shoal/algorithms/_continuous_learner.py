@@ -191,8 +191,8 @@ class ContinuousLearner:
         assert isinstance(data, Transition)
         weights = None
         if self._prioritized:
-            beta = self._beta(self._updates)
-            weights = importance_weights(torch.from_numpy(sample.probabilities), sample.size, beta)
+            probabilities, size = torch.from_numpy(sample.probabilities), torch.as_tensor(sample.size)
+            weights = importance_weights(probabilities, size, self._beta(self._updates))
         raw = _Raw(
             torch.from_numpy(data.obs),
             torch.from_numpy(data.action),

@@ -8,7 +8,7 @@ from torch import Tensor
 from shoal.ops._checks import check_axes, check_bool, check_floating
 
 
-def importance_weights(probabilities: Tensor, size: int, beta: float) -> Tensor:
+def importance_weights(probabilities: Tensor, size: int | Tensor, beta: float) -> Tensor:
     """Importance weights of a prioritized batch, (N P)^-beta over the largest of the batch.
 
     One weight per sample, to be multiplied with that sample's loss. Because of the division only ratios of
@@ -19,7 +19,8 @@ def importance_weights(probabilities: Tensor, size: int, beta: float) -> Tensor:
     Args:
         probabilities: [B] float64, the exact probability of each draw; positive. Best on the CPU, where they are
             made: they are looked at, which on a GPU would wait for it.
-        size: N, the number of rows that could have been drawn.
+        size: N, the number of rows that could have been drawn; [B] where draws come from several sets of rows, each
+            with its own. Draws from a set where all rows are alike then weigh the same, whatever its size.
         beta: how much of the bias to undo, from 0 (none) to 1 (all).
 
     Returns:
@@ -31,8 +32,9 @@ def importance_weights(probabilities: Tensor, size: int, beta: float) -> Tensor:
         raise TypeError(
             f"probabilities must be torch.float64, got {probabilities.dtype} of shape {tuple(probabilities.shape)}."
         )
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}.")
+    size = torch.as_tensor(size)
+    if bool((size < 1).any()):
+        raise ValueError(f"size must be at least 1, got {int(size.min())}.")
     if not 0 <= beta <= 1:
         raise ValueError(f"beta must be in [0, 1], got {beta}.")
     if probabilities.shape[0] == 0 or not bool((probabilities > 0).all()):

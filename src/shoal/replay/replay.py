@@ -158,6 +158,7 @@ class Replay:
         data = self._ring[self.drawn % len(self._ring)]
         part, fresh = self._layout(n)
         keys, probabilities, own = self._select(n)
+        sizes = self._mixture.sizes(part)  # now: drawing places anew takes in more rows
         torn = self._fill(keys, self._everywhere[:n], data)
         for _ in range(MAX_REDRAWS):
             if not len(torn):
@@ -177,7 +178,7 @@ class Replay:
         # Every eighth row tells the age as well as all do, and spares the memory as many cache misses.
         version = self._mean_version(keys, own, VERSION_STRIDE)
         given = data if n == self.batch_size else self._view.narrowed(data, n)
-        return Sample(given, keys, probabilities, self._mixture.size, part, version, fresh)
+        return Sample(given, keys, probabilities, sizes, part, version, fresh)
 
     def _layout(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Which part each draw comes from, and whether that is a queue."""

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
+from shoal.ops import importance_weights
 from shoal.replay import Fifo, Mixture, Part, Prioritized, Replay, SequenceView, ShardReader, ShardWriter, Uniform
+from shoal.types import Keys, Sample
 
 
 def _mixture(*ratios: float) -> Mixture:
@@ -118,8 +121,47 @@ def test_every_part_must_be_ready(marked: ModuleType, shards: Any) -> None:
     assert sample.keys.logical[:4].tolist() == [0, 4, 8, 12]
     assert sample.probabilities[:4].tolist() == [1.0] * 4
     assert np.allclose(sample.probabilities[4:], 1 / 13)
-    assert sample.size == replay.size == 13
+    assert sample.size.tolist() == [1] * 4 + [13] * 4 and replay.size == 13
     assert replay.sample() is None
+
+
+def _weights(sample: Sample, beta: float) -> list[float]:
+    probabilities, size = torch.from_numpy(sample.probabilities), torch.as_tensor(sample.size)
+    weights: list[float] = importance_weights(probabilities, size, beta).tolist()
+    return weights
+
+
+@pytest.mark.parametrize("beta", [0.4, 1.0])
+def test_weights_do_not_undo_the_ratios(marked: ModuleType, shards: Any, beta: float) -> None:
+    """Where nothing is preferred within a part, all draws weigh 1: that half of them is new was asked for."""
+    path = shards.make(marked.info(128, 1))
+    ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 102))
+    mixture = Mixture([Part(Uniform(), 0.5), Part(Uniform(newest=0.2), 0.25), Part(Fifo(), 0.25)])
+    sample = Replay([ShardReader(path)], mixture, SequenceView(marked.schema(), 2), 16).sample()
+    assert sample is not None
+    assert sample.probabilities.tolist() == [1 / 100] * 8 + [1 / 20] * 4 + [1.0] * 4
+    assert _weights(sample, beta) == [1.0] * 16
+
+
+def test_weights_undo_priorities_within_their_part(marked: ModuleType, shards: Any) -> None:
+    """By hand: 4 rows of priorities 1, 1, 2, 4 have P = 1/8, 1/8, 1/4, 1/2 and N P = 1/2, 1/2, 1, 2, so that
+    1 / (N P) = 2, 2, 1, 1/2; rows of the uniform part have 1. Over the largest: 1, 1, 1/2, 1/4 and 1/2.
+    """
+    path = shards.make(marked.info(128, 1))
+    ShardWriter(path).append_chunk(marked.block_of(0, 1, 0, 6))
+    prioritized = Prioritized(alpha=1.0, epsilon=1e-12)
+    mixture = Mixture([Part(prioritized, 0.5), Part(Uniform(newest=0.5), 0.5)])
+    replay = Replay([ShardReader(path)], mixture, SequenceView(marked.schema(), 2), 64)
+    replay.refresh()
+    rows = Keys(np.zeros(4, np.int32), np.zeros(4, np.int32), np.arange(4))
+    assert replay.update_priorities(rows, np.array([1, 1, 2, 4], np.float32)) == 0
+    sample = replay.sample()
+    assert sample is not None and set(sample.keys.logical[:32].tolist()) == {0, 1, 2, 3}
+    by_hand = {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
+    expected = [by_hand[row] for row in sample.keys.logical[:32].tolist()] + [0.5] * 32
+    assert _weights(sample, 1.0) == pytest.approx(expected, rel=1e-6)
+    alone = Replay([ShardReader(path)], Uniform(), SequenceView(marked.schema(), 2), 4).sample()
+    assert alone is not None and alone.size == 4, "one number where there is one part"
 
 
 def test_priorities_reach_every_part(marked: ModuleType, shards: Any) -> None:

@@ -72,6 +72,15 @@ class Mixture(Selector):
         """Rows the largest part could draw."""
         return max(part.selector.size for part in self.parts)
 
+    def sizes(self, part_of: npt.NDArray[np.int32]) -> int | npt.NDArray[np.int64]:
+        """Rows that each draw was one of: one number where there is one part. A queue hands out what comes, for
+        certain, so its draws are one of one.
+        """
+        if len(self.parts) == 1:
+            return self.size
+        each = [1 if part.selector.fresh else part.selector.size for part in self.parts]
+        return np.array(each, np.int64)[part_of]
+
     def ready(self, n: int) -> bool:
         """Whether every part is. All are asked: a queue hears what is missing."""
         return all([part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)])
