@@ -36,6 +36,7 @@ class World:
         self.rng = np.random.default_rng(5)
         self.columns: list[dict[str, list[Any]]] = [{"boundary": [], "priority": []} for _ in sizes]
         self.given: dict[Key, float] = {}
+        self.entered: dict[Key, float] = {}
         self.largest = 1.0
 
     def grow(self, shard: int, count: int) -> None:
@@ -68,8 +69,11 @@ class World:
                     continue
                 for lane in range(reader.lanes):
                     key = (index, lane, t)
-                    own = known["priority"][t + self.n][lane] if self.recorded else None
-                    found[key] = self.given[key] if key in self.given else self._power(own)
+                    # What a row behind a CUT recorded is no row's before it.
+                    completed = CUT not in known["boundary"][t + 1 : t + self.n + 1]
+                    own = known["priority"][t + self.n][lane] if self.recorded and completed else None
+                    entered = self.entered.setdefault(key, self._power(own))
+                    found[key] = self.given.get(key, entered)
         return found
 
     def _may_start(self, boundary: list[int], t: int) -> bool:
@@ -89,6 +93,7 @@ class World:
         """Tells the selector and the dict; returns how many the selector dropped."""
         for key, priority in zip(zip(*(column.tolist() for column in keys), strict=True), priorities, strict=True):
             self.given[key] = self._power(priority)
+            self.largest = max(self.largest, self.given[key])
         return self.selector.update(keys, priorities)
 
     def check(self, batches: int = 3, n: int = 64) -> None:
@@ -118,6 +123,25 @@ def test_probabilities_are_exact_over_all_shards(shards: Any, blank: Any, n: int
             world.check()
 
 
+def test_an_episode_that_ends_just_before_a_cut_does_not_take_a_priority_of_the_next(shards: Any, blank: Any) -> None:
+    """Transitions of 3 steps. Row 4 terminates, row 5 is a CUT: what would complete rows 3 and 4 was never written."""
+    writer, reader = shards.small(64, extras=(Column("priority", "float32"),))
+    rows = blank(writer.info, 12, priority=np.arange(100, 112, dtype=np.float32)[:, None])
+    rows["terminated"][4], rows["boundary"][5] = True, CUT
+    writer.append_chunk(rows)
+    selector = Prioritized(alpha=1.0, epsilon=1e-6)
+    selector.attach(reader, Span(0, 3))
+    selector.refresh()
+    keys, probabilities = selector.select(4_000, np.random.default_rng(1))
+    seen = dict(zip(keys.logical.tolist(), probabilities.tolist(), strict=True))
+    # Rows 0 and 1 are completed by rows 3 and 4, row 6 by 9 and so on; 2, 3 and 4 ended, and enter as the largest: 1.
+    priorities = {0: 103, 1: 104, 2: 1, 3: 1, 4: 1, 6: 109, 7: 110, 8: 111}
+    total = sum(priorities.values())
+    assert selector.size == len(priorities)
+    assert {row: seen[row] for row in seen} == pytest.approx({row: priorities[row] / total for row in seen}, rel=1e-6)
+    assert {2, 3, 4} & set(seen) and not {5, 9, 10, 11} & set(seen)
+
+
 def test_frequencies_follow_the_priorities(shards: Any, blank: Any) -> None:
     """Chi-square over every row of three shards, after updates and eviction."""
     world = World(shards, blank, [(64, 2), (64, 1), (48, 2)], recorded=True)
@@ -125,6 +149,7 @@ def test_frequencies_follow_the_priorities(shards: Any, blank: Any) -> None:
         for shard in range(3):
             world.grow(shard, 15)
         world.selector.refresh()
+        world.leaves()
         keys, _ = world.selector.select(32, world.rng)
         world.update(keys, world.rng.exponential(2.0, 32).astype(np.float32))
     leaves = world.leaves()

@@ -1,8 +1,8 @@
 """Proportional prioritized replay (Schaul et al., https://arxiv.org/abs/1511.05952) over many shards.
 
 One sum tree per shard, all in the reader's process: appending never touches a tree, so actors never wait for learners.
-A new row enters with the priority its actor computed (Ape-X), else with the largest seen so far. `probabilities` are
-exact over all shards: leaf / sum of all roots.
+A new row enters with the priority its actor computed (Ape-X); where it could not, with the largest seen so far.
+`probabilities` are exact over all shards: leaf / sum of all roots.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import Selector, attach_starts
@@ -17,7 +18,7 @@ from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Change, Starts
 from shoal.replay.sum_tree import SumTree
 from shoal.replay.views import Span
-from shoal.types import Keys, Selection
+from shoal.types import CUT, Keys, Selection
 
 LARGEST = 1e12
 """A larger priority, infinity too, counts as this."""
@@ -110,8 +111,14 @@ class Prioritized(Selector):
         if recorded is None:
             return np.where(change.flags == 1, self._largest, 0.0)
         # The row that completes a transition carries the priority of the row that began it (see `Policy.record`).
-        rows = (np.arange(change.logical, change.logical + count) + starts.span.after) % starts.shard.rows
-        return np.asarray(np.where(change.flags == 1, self._power(recorded[rows].reshape(-1)), 0.0))
+        after = starts.span.after
+        rows = np.arange(change.logical + 1, change.logical + count + after) % starts.shard.rows
+        leaves = self._power(recorded[rows[after - 1 :]].reshape(-1))
+        cut = starts.shard.columns["boundary"][rows] == CUT
+        if cut.any():
+            # An episode that ended just before a CUT: its writer did not live, or remember, to complete the row.
+            leaves[sliding_window_view(cut, after, axis=0).any(axis=-1).reshape(-1)] = self._largest
+        return np.asarray(np.where(change.flags == 1, leaves, 0.0))
 
     def _power(self, priorities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         leaves = np.empty(len(priorities))
