@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -64,10 +65,35 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.array([self._at], np.float32)
 
 
+class Endless(gymnasium.Env[np.ndarray, int]):
+    """No episode ends before the file `until` exists; from then on each takes 3 steps. Its `close` raises."""
+
+    observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, until: str = "") -> None:
+        self._until, self._at = until, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._at += 1
+        done = self._at >= 3 and bool(self._until) and Path(self._until).exists()
+        return self.np_random.random(2, np.float32), 1.0, done, False, {}
+
+    def close(self) -> None:
+        raise RuntimeError("the window is gone already")
+
+
 def register() -> None:
     """Makes the environments of this module known to Gymnasium; importing it does it."""
     if "TestReach-v0" not in gymnasium.registry:
         gymnasium.register("TestReach-v0", entry_point=Reach, max_episode_steps=8)
+    if "TestEndless-v0" not in gymnasium.registry:
+        gymnasium.register("TestEndless-v0", entry_point=Endless)
     if "TestCorridor-v0" not in gymnasium.registry:
         gymnasium.register("TestCorridor-v0", entry_point=Corridor, max_episode_steps=20)
 

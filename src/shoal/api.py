@@ -130,7 +130,9 @@ class Run:
             raise ConfigError(f"episodes = {episodes} cannot be used: it must be a whole number of at least 1.")
         lanes = min(self.settings.evaluation.lanes, episodes)
         policy = self.make_policy(lanes)
-        env = make_env(self.settings.env, lanes, self.settings.seed if seed is None else seed, training=False)
+        env = make_env(
+            self.settings.evaluation_env, lanes, self.settings.seed if seed is None else seed, training=False
+        )
         try:
             finished: list[Episode] = play(env, policy, episodes)
         finally:

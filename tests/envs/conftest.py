@@ -19,8 +19,12 @@ class Counter(gymnasium.Env[Any, Any]):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
 
     def __init__(self, length: int = 3, render_mode: str | None = None) -> None:
+        if length < 0:
+            raise SystemExit("length is negative")
+        if length == 0:
+            raise AssertionError  # pytest would give an assert a text
         self.render_mode = render_mode
-        self.length = length
+        self.length, self.fails = length, False
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = spaces.Discrete(3, start=-1)
         self.actions: list[int] = []
@@ -33,6 +37,8 @@ class Counter(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.actions.append(int(action))
         assert self.action_space.contains(action)
+        if self.fails:
+            raise RuntimeError("stuck")
         self.t += 1
         return np.array([self.noise, self.t]), float(self.t), self.t >= self.length, False, {}
 

@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from gymnasium import spaces
 
-from shoal.envs import EnvSettings, describe_env, is_atari, make_env, make_render_env
+from shoal.envs import EnvSettings, describe_env, episode_limit, is_atari, make_env, make_render_env
 from shoal.envs.loop import LoopVectorEnv
 from shoal.errors import ConfigError, EnvError, UnknownName
 
@@ -162,8 +162,29 @@ def test_failures_to_make() -> None:
         make_env(EnvSettings(id="ShoalTestCounter-v0", kwargs={"colour": 1}), 1, 0)
     with pytest.raises(ConfigError, match=r"does not take these env\.kwargs"):
         make_env(EnvSettings(id="CartPole-v1", kwargs={"colour": 1}), 1, 0)
-    with pytest.raises(EnvError, match="could not be made: RuntimeError: no licence"):
+    place = r"\(/.*/tests/envs/conftest\.py:\d+\)$"
+    with pytest.raises(EnvError, match=f"could not be made: RuntimeError: no licence {place}"):
         make_env(EnvSettings(id="ShoalTestBroken-v0", kwargs={"fault": "make"}), 1, 0)
+    with pytest.raises(EnvError, match=f"could not be made: AssertionError: raise AssertionError .*{place}"):
+        describe_env(EnvSettings(id="ShoalTestCounter-v0", kwargs={"length": 0}))
+    with pytest.raises(EnvError, match="could not be made: SystemExit: length is negative"):
+        describe_env(EnvSettings(id="ShoalTestCounter-v0", kwargs={"length": -1}))
+
+
+def test_an_environment_that_is_described_need_not_close() -> None:
+    assert describe_env(EnvSettings(id="tests.fakes:TestEndless-v0")).obs_shape == (2,)
+
+
+def test_episode_limit() -> None:
+    def limit(env_id: str, **settings: Any) -> int | None:
+        return episode_limit(EnvSettings(id=env_id, **settings))
+
+    assert limit("CartPole-v1") == 500 and limit("CartPole-v1", max_episode_steps=9) == 9
+    assert limit("CartPole-v1", kwargs={"max_episode_steps": 7}) == 7
+    assert limit("CartPole-v1", kwargs={"max_episode_steps": -1}) is None
+    assert limit("ShoalTestCounter-v0") is None
+    assert limit("PongNoFrameskip-v4") == limit("PongNoFrameskip-v4", max_episode_steps=10**6) == 27_000
+    assert limit("PongNoFrameskip-v4", frame_skip=1) == 108_000
 
 
 def test_missing_module_names_the_package() -> None:
@@ -190,6 +211,9 @@ def test_render_env_observes_and_acts_as_a_policy() -> None:
         assert obs.dtype == spec.obs_dtype
     assert reward == 3.0 and env.unwrapped.actions == [-1, 0, 1]  # type: ignore[attr-defined]
     assert env.render().shape == (8, 8, 3)
+    with pytest.raises(EnvError, match=r"in step: stuck \(/.*/tests/envs/conftest\.py:\d+\)$"):
+        env.unwrapped.fails = True  # type: ignore[attr-defined]
+        env.step(0)
     with pytest.raises(ConfigError, match="cannot render pictures"):
         make_render_env(with_spaces(spaces.Box(0, 1, (1,))))
 

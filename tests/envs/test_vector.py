@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
@@ -120,8 +123,25 @@ def test_faults_name_environment_step_and_lane(fault: str, message: str) -> None
     with pytest.raises(EnvError, match=rf"'ShoalTestBroken-v0' \(step 2, lane 1\) {message}") as caught:
         env.step(zeros(env))
     assert (caught.value.__cause__ is not None) == ("raised" in message)
+    # Where the environment's own code raised, and not where ours found fault with what it returned.
+    assert (re.search(r"/conftest\.py:\d+\)$", str(caught.value)) is not None) == (fault == "raise")
+    assert "shoal/envs" not in str(caught.value)
     env.close()
     env.close()
+
+
+def test_a_close_that_raises_closes_the_other_lanes_and_says_nothing() -> None:
+    env = counter(lanes=3)
+    closed: list[int] = []
+
+    def close(lane: int) -> None:
+        closed.append(lane)
+        raise (SystemExit if lane else RuntimeError)("no")
+
+    for lane, one in enumerate(env._vector.envs):
+        one.unwrapped.close = partial(close, lane)
+    env.close()
+    assert closed == [0, 1, 2] and env._vector.closed
 
 
 def test_fault_in_reset() -> None:

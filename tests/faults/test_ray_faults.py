@@ -66,7 +66,8 @@ def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start)
 def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> None:
     training = train("train", "tests.cli.broken_env:Unbuildable-v0", "--steps", "1000")
     assert training.end(90) == 1, training.output
-    assert "no such pole on this node" in training.output and "Traceback" not in training.output
+    assert "no such pole on this node (" in training.output and "Traceback" not in training.output
+    assert f"({ROOT / 'tests' / 'cli' / 'broken_env.py'}:" in training.output
     summary = training.read("summary.json")
     assert summary["status"] == "failed" and summary["restarts"] == 0
     assert "no such pole" in summary["error"]
@@ -115,7 +116,8 @@ def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> No
     bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000", "replay.min_size=500")
     training = train("train", "tests.fakes:TestCorridor-v0", *bad)
     assert training.end(90) == 1
-    assert "the simulator crashed" in training.output and "Traceback" not in training.output
+    assert f"the simulator crashed ({ROOT / 'tests' / 'fakes.py'}:" in training.output
+    assert "Traceback" not in training.output
     assert training.read("summary.json")["status"] == "failed"
     assert training.survivors() == []
 

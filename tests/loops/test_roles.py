@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
-from tests.fakes import corridor
+from tests.fakes import Corridor, corridor
 
 from shoal.errors import EnvError, ShoalError
 from shoal.loops import assembly
@@ -15,7 +18,7 @@ from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
 from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger, ShardReader
-from shoal.replay.ledger import HALT, RUN
+from shoal.replay.ledger import HALT, RUN, WIND_DOWN
 from shoal.types import CUT, FINAL
 
 
@@ -85,6 +88,14 @@ def test_too_many_errors_stop_the_run_anyway(tmp_path: Path) -> None:
         assembly.build_actor(settings, places, 0).run(steps=100)
 
 
+def test_errors_of_more_than_an_hour_ago_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.loops.actor.ERROR_SECONDS", 0.0)  # every error is such a one
+    settings = corridor(actors=1, env={"kwargs": {"fail_at": 2}}, actor={"env_error_limit": 3})
+    places, _ = prepared(tmp_path, settings)
+    report = assembly.build_actor(settings, places, 0).run(steps=20)
+    assert len(report.notes) >= 5 and all("error 1 of 3 within an hour" in note for note in report.notes)
+
+
 def test_a_restarted_actor_goes_on_in_its_shard(tmp_path: Path) -> None:
     settings = corridor(actors=1, replay={"samples_per_insert": None})
     places, ledger = prepared(tmp_path, settings)
@@ -150,3 +161,92 @@ def test_evaluator_keeps_the_best(tmp_path: Path) -> None:
     ledger[Entry.STOP] = HALT
     assert evaluator.run(7) is None
     ledger[Entry.STOP] = RUN
+
+
+def test_evaluation_ends_where_the_environment_has_no_limit(tmp_path: Path) -> None:
+    settings = corridor(
+        actors=1, env={"id": "tests.fakes:TestEndless-v0"}, evaluation={"max_episode_steps": 30, "lanes": 2}
+    )
+    places, _ = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(settings, places)
+    report = evaluator.run(4)
+    assert report is not None and report.returns == (30.0,) * 4 and report.lengths == (30,) * 4
+    (note,) = report.notes
+    assert "4 episodes were cut at evaluation.max_episode_steps = 30" in note
+    again = evaluator.run(4)
+    assert again is not None and again.returns and not again.notes  # said once
+    evaluator.end()  # its close raises
+
+
+def test_the_environments_own_limit_is_not_the_evaluations(tmp_path: Path) -> None:
+    settings = corridor(actors=1, evaluation={"max_episode_steps": 20})
+    assert settings.evaluation_bound is None and settings.evaluation_env is settings.env
+    assert corridor(evaluation={"max_episode_steps": 19}).evaluation_env.max_episode_steps == 19
+
+
+def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
+    settings = corridor(actors=1, env={"id": "tests.fakes:TestEndless-v0"})
+    places, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(settings, places)
+    report = evaluator.run(4, seconds=0.2)
+    assert (
+        report is not None and not report.returns and "0 of 4 episodes had ended when training did" in report.notes[0]
+    )
+    ledger[Entry.STOP] = WIND_DOWN
+    final = evaluator.run(4, seconds=0.2)  # goes on though training has ended
+    assert final is not None and final.seconds >= 0.2 and "--checkpoint last" in final.notes[0]
+    assert not (places.checkpoints / "best.safetensors").exists()
+    ledger[Entry.STOP] = RUN
+
+
+@pytest.mark.parametrize("then", [WIND_DOWN, HALT])
+def test_an_evaluation_under_way_ends_with_training(tmp_path: Path, then: int) -> None:
+    settings = corridor(actors=1, env={"id": "tests.fakes:TestEndless-v0"})
+    places, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(settings, places)
+
+    def end_training() -> None:
+        ledger[Entry.STOP] = then
+
+    timer = threading.Timer(0.3, end_training)
+    timer.start()
+    report = evaluator.run(4, seconds=120)
+    timer.join()
+    if then == HALT:
+        assert report is None
+    else:
+        assert report is not None and report.seconds < 60 and not report.returns and len(report.notes) == 1
+    ledger[Entry.STOP] = RUN
+
+
+def test_an_evaluation_whose_environment_fails_is_left_out(tmp_path: Path) -> None:
+    until = tmp_path / "repaired"
+    settings = corridor(actors=1, env={"id": "tests.loops.test_roles:TestFragile-v0", "kwargs": {"until": str(until)}})
+    until.touch()
+    places, _ = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(settings, places)
+    until.unlink()
+    for call in ("reset", "made"):  # what it has fails; then it cannot be recreated either
+        report = evaluator.run(4)
+        assert report is not None and not report.returns
+        assert call in report.notes[0] and f"({__file__}:" in report.notes[0]
+    until.touch()
+    report = evaluator.run(4)
+    assert report is not None and len(report.returns) == 4
+
+
+class Fragile(Corridor):
+    """Can neither be made nor reset while the file `until` is not there."""
+
+    def __init__(self, until: str) -> None:
+        super().__init__()
+        self._until = Path(until)
+        assert self._until.exists()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        assert self._until.exists()
+        return super().reset(seed=seed, options=options)
+
+
+if "TestFragile-v0" not in gymnasium.registry:
+    gymnasium.register("TestFragile-v0", Fragile, max_episode_steps=20)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,25 @@ def test_a_failed_run_says_so(tmp_path: Path) -> None:
         execute(settings, folder, quiet=True)
     summary = json.loads(folder.summary_json.read_text())
     assert summary["status"] == "failed" and "crashed" in summary["error"]
+
+
+def test_a_time_limit_holds_where_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation is under way when time is up, and the last one has its own end."""
+    monkeypatch.setattr("shoal.runtime.supervisor.LAST_EVALUATION_SECONDS", 0.5)
+    settings = corridor(env={"id": "tests.fakes:TestEndless-v0"}, stop={"steps": None, "seconds": 2.0})
+    began = time.monotonic()
+    folder, summary = run(tmp_path, settings)
+    assert time.monotonic() - began < 60 and summary.status == "finished" and summary.updates > 0
+    assert math.isnan(summary.eval_return_mean)
+    assert list(folder.checkpoints.glob("step_*"))  # its close raises, and learning is saved all the same
+
+
+def test_an_evaluation_is_written_at_the_steps_of_its_weights(tmp_path: Path) -> None:
+    cut = {"max_episode_steps": 25, "every_steps": 10_000}
+    settings = corridor(env={"id": "tests.fakes:TestEndless-v0"}, stop={"steps": 400}, evaluation=cut)
+    folder, summary = run(tmp_path, settings)
+    judged = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
+    assert [row["step"] for row in judged] == [summary.env_steps] and summary.eval_return_mean == 25.0
 
 
 def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:

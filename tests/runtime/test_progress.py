@@ -107,15 +107,34 @@ def test_each_evaluation_and_note_has_its_line(clock: Clock) -> None:
     with progress:
         progress.update(Status(env_steps=1, elapsed=0.0))
         first = Status(env_steps=2, elapsed=0.1, eval_return=9.5, evaluations=1, stop_return=475.0)
-        for status in (first, replace(first, env_steps=3), replace(first, env_steps=4, evaluations=2)):
+        for status in (first, replace(first, env_steps=3), replace(first, env_steps=4, evaluations=2, eval_steps=3)):
             progress.update(status)
         progress.note("actor 1 [bold]died[/bold] and was started again after a very long explanation")
     assert out.getvalue().splitlines() == [
         "1 steps | 0:00:00 elapsed",
         "2 steps | evaluation: return 9.5 (goal 475.0)",
-        "4 steps | evaluation: return 9.5 (goal 475.0)",
+        "3 steps | evaluation: return 9.5 (goal 475.0)",  # of the weights, though it ended at 4
         "actor 1 [bold]died[/bold] and was started again after a very long explanation",
         "4 steps | eval 9.5 | 0:00:00 elapsed",
+    ]
+
+
+def test_a_note_that_comes_again_is_counted() -> None:
+    progress, out = plain()
+    with progress:
+        for count in range(1, 19):
+            progress.recurring_note(f"actor {count % 2}: failed in step {3 * count} (/a/b.py:31)")
+        progress.recurring_note("actor 0: failed in step 3 (/a/b.py:13)")  # another line of the file
+        progress.recurring_note("actor 0: failed\nTraceback …")
+        progress.recurring_note("actor 1: failed\nTraceback …")
+    assert out.getvalue().splitlines() == [
+        "actor 1: failed in step 3 (/a/b.py:31)",
+        "actor 0: failed in step 30 (/a/b.py:31) … again (9 more)",
+        "actor 0: failed in step 3 (/a/b.py:13)",
+        "actor 0: failed",
+        "Traceback …",
+        "actor 0: failed in step 54 (/a/b.py:31) … again (17 more)",
+        "actor 1: failed … again (1 more)",
     ]
 
 

@@ -64,11 +64,15 @@ def evaluate(
 
 
 def _print(run: Run, evaluation: Evaluation) -> None:
+    from shoal.loops.evaluator import bound_note
+
     what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>10}{'std':>10}{'min':>10}{'max':>10}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         typer.echo(f"{name:<8}" + "".join(f"{number:>10.2f}" for number in _four(values)))
+    if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):
+        typer.echo(f"\n{note}")
 
 
 def _four(values: Any) -> tuple[float, float, float, float]:
@@ -98,7 +102,7 @@ def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
     from shoal.envs import make_render_env
 
     try:
-        env = make_render_env(run.settings.env, "human")
+        env = make_render_env(run.settings.evaluation_env, "human")
     except EnvError as error:
         raise ConfigError(f"No window could be opened. {error} Use --video to record an episode instead.") from error
     if _nobody_sees():
@@ -154,7 +158,7 @@ class _Recording:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
-        self._env = make_render_env(run.settings.env)
+        self._env = make_render_env(run.settings.evaluation_env)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 
     def play(self) -> tuple[Path, float, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.envs.make import describe_env, describe_spaces, make_env, make_render_env, reward_bound
+from shoal.envs.make import describe_env, describe_spaces, episode_limit, make_env, make_render_env, reward_bound
 from shoal.envs.registry import is_atari
 from shoal.envs.settings import EnvSettings
 from shoal.envs.vector import Env
@@ -12,6 +12,7 @@ __all__ = [
     "EnvSettings",
     "describe_env",
     "describe_spaces",
+    "episode_limit",
     "is_atari",
     "make_env",
     "make_render_env",

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from shoal.envs.faults import close_quietly
 from shoal.envs.spaces import policy_dtype
 from shoal.types import Array
 
@@ -82,14 +83,8 @@ class LoopVectorEnv(VectorEnv[Array, Array, Array]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the sub-environments, all of them even if one refuses."""
-        first: Exception | None = None
         for env in self.envs:
-            try:
-                env.close()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+            close_quietly(env)
 
     def _write(self, row: Array, one: Any) -> None:
         # A wrong shape that happens to broadcast must not pass, so copyto alone is not enough.

@@ -11,14 +11,15 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import HumanRendering
 
-from shoal.envs.atari import AtariRenderEnv, make_atari
+from shoal.envs.atari import MAX_FRAMES, AtariRenderEnv, make_atari
+from shoal.envs.faults import close_quietly, explain
 from shoal.envs.loop import LoopVectorEnv
 from shoal.envs.registry import find_registration, is_atari, make_failure
 from shoal.envs.seeding import lane_seeds
 from shoal.envs.settings import EnvSettings
 from shoal.envs.spaces import ActionMap, describe, flatten_if_structured, policy_dtype, skip_second_check
 from shoal.envs.vector import Env
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 from shoal.types import Array, EnvSpec
 
 Made = TypeVar("Made")
@@ -76,12 +77,22 @@ def describe_spaces(settings: EnvSettings) -> tuple[spaces.Space[Any], spaces.Sp
     if is_atari(settings.id):
         vector = _guarded(settings.id, lambda: make_atari(settings, 1))
         found = vector.single_observation_space, vector.single_action_space
-        vector.close()
+        close_quietly(vector)
     else:
         env = _guarded(settings.id, lambda: _make_one(settings))
         found = env.observation_space, env.action_space
-        env.close()
+        close_quietly(env)
     return found
+
+
+def episode_limit(settings: EnvSettings) -> int | None:
+    """Steps after which the environment's time limit ends an episode; None if it has none."""
+    asked = settings.max_episode_steps or settings.kwargs.get("max_episode_steps")
+    if is_atari(settings.id):
+        most = MAX_FRAMES // settings.frame_skip
+        return min(most, asked or most)
+    limit = asked or find_registration(settings.id).max_episode_steps
+    return limit if limit and limit > 0 else None  # -1 switches the id's own limit off
 
 
 def reward_bound(settings: EnvSettings) -> float | None:
@@ -106,7 +117,7 @@ def make_render_env(settings: EnvSettings, mode: RenderMode = "rgb_array") -> gy
     try:
         _guarded(settings.id, lambda: (made.reset(seed=0), made.render()))
     except BaseException:
-        made.close()
+        close_quietly(made)
         raise
     return made
 
@@ -117,12 +128,12 @@ def _shown(settings: EnvSettings, mode: RenderMode) -> gymnasium.Env[Any, Any]:
         return HumanRendering(_Enlarged(game)) if mode == "human" else game
     plain = _make_one(settings)
     modes = plain.metadata.get("render_modes") or ()
-    plain.close()
+    close_quietly(plain)
     if "rgb_array" not in modes and mode not in modes:
         raise ConfigError(f"Environment {settings.id!r} cannot render pictures: its render modes are {list(modes)}.")
     if mode in modes:
-        return _PolicySide(_make_one(settings, render_mode=mode))
-    return _PolicySide(HumanRendering(_make_one(settings, render_mode="rgb_array")))
+        return _PolicySide(_make_one(settings, render_mode=mode), settings.id)
+    return _PolicySide(HumanRendering(_make_one(settings, render_mode="rgb_array")), settings.id)
 
 
 class _Enlarged(gymnasium.Wrapper[Array, Any, Array, Any]):
@@ -138,8 +149,9 @@ class _Enlarged(gymnasium.Wrapper[Array, Any, Array, Any]):
 class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
     """Observations in the policy's dtype, the policy's actions in the environment's range: as `Env` does for lanes."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
+        self._id = env_id
         space = env.observation_space
         assert isinstance(space, spaces.Box)
         self._dtype = policy_dtype(space)
@@ -149,12 +161,22 @@ class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = self._asked("reset", seed=seed, options=options)
         return np.asarray(obs, self._dtype), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(self._to_env(np.asarray(action)))
+        obs, reward, terminated, truncated, info = self._asked("step", self._to_env(np.asarray(action)))
         return np.asarray(obs, self._dtype), float(reward), bool(terminated), bool(truncated), info
+
+    def close(self) -> None:
+        close_quietly(self.env)
+
+    def _asked(self, call: str, *arguments: Any, **named: Any) -> Any:
+        try:
+            return getattr(self.env, call)(*arguments, **named)
+        except (Exception, SystemExit) as error:
+            where = f"Environment {self._id!r} raised {type(error).__name__} in {call}"
+            raise EnvError(f"{where}: {explain(error)}") from error
 
 
 def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
@@ -168,7 +190,7 @@ def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
         env = flatten_if_structured(env)
         _spec(settings, env.observation_space, env.action_space)
     except BaseException:
-        env.close()
+        close_quietly(env)
         raise
     return env
 
@@ -194,7 +216,7 @@ def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
     if same_reset and isinstance(vector.single_observation_space, spaces.Box):
         skip_second_check(vector)
         return vector
-    vector.close()
+    close_quietly(vector)
     return None
 
 
@@ -211,7 +233,7 @@ def _spec(settings: EnvSettings, observation: spaces.Space[Any], action: spaces.
 def _guarded(env_id: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an environment may not end the program
         failure = make_failure(env_id, error)
         if failure is error:
             raise

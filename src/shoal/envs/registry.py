@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
+from shoal.envs.faults import explain
 from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def is_atari(env_id: str) -> bool:
     return find_registration(env_id).entry_point == _ATARI_ENTRY_POINT
 
 
-def make_failure(env_id: str, error: Exception) -> ShoalError:
+def make_failure(env_id: str, error: BaseException) -> ShoalError:
     """The error to raise when constructing an environment raised `error`."""
     if isinstance(error, ShoalError):
         return error
@@ -61,7 +62,7 @@ def make_failure(env_id: str, error: Exception) -> ShoalError:
             f"Environment {env_id!r} cannot draw pictures here: {error}. "
             "Set MUJOCO_GL=egl (needs libEGL) or MUJOCO_GL=osmesa (needs libOSMesa) and try again."
         )
-    return EnvError(f"Environment {env_id!r} could not be made: {type(error).__name__}: {error}")
+    return EnvError(f"Environment {env_id!r} could not be made: {type(error).__name__}: {explain(error)}")
 
 
 def _import_package(module: str, env_id: str) -> None:
@@ -75,7 +76,7 @@ def _import_package(module: str, env_id: str) -> None:
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"Environment {env_id!r}: importing {module!r} raised {type(error).__name__}: {error}"
+            f"Environment {env_id!r}: importing {module!r} raised {type(error).__name__}: {explain(error)}"
         ) from error
 
 

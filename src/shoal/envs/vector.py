@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.envs.faults import close_quietly, explain
 from shoal.envs.lives import LifeCut, restart_action
 from shoal.envs.spaces import ActionMap
 from shoal.errors import EnvError
@@ -115,10 +116,10 @@ class Env:
         return EnvStep(obs, reward, terminated, truncated, finished)
 
     def close(self) -> None:
-        """Closes the lanes; a second call does nothing."""
+        """Closes the lanes, whatever their own `close` says to it; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            self._vector.close()
+            close_quietly(self._vector)
 
     def _finish(self, ended: npt.NDArray[np.bool_]) -> tuple[Episode, ...]:
         (lanes,) = ended.nonzero()
@@ -151,7 +152,7 @@ class Env:
 
     def _raised(self, call: str, error: BaseException) -> EnvError:
         lane = getattr(self._vector, "lane", None)
-        return EnvError(f"{self._where(lane)} raised {type(error).__name__} in {call}: {error}")
+        return EnvError(f"{self._where(lane)} raised {type(error).__name__} in {call}: {explain(error)}")
 
     def _not_finite(self, what: str, values: Array) -> EnvError:
         wrong = ~np.isfinite(values.reshape(self.lanes, -1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from shoal.algorithms.interface import Outcome, Policy
 from shoal.envs import Env
+from shoal.envs.faults import traceback_if_asked
 from shoal.errors import EnvError
 from shoal.loops.remote_policy import Unanswered
 from shoal.loops.reports import ActorReport
@@ -27,6 +27,8 @@ QUEUE_WAIT = 0.001
 """Seconds between two looks at a full queue: short, because a batch may be learned from in a few of them."""
 ORPHAN_SECONDS = 60.0
 """A driver silent for so long is dead: stop rather than fill a replay nobody reads."""
+ERROR_SECONDS = 3600.0
+"""An environment's errors are counted over so long: a rate, or a run of days would end by a few in all."""
 
 
 class Actor:
@@ -62,6 +64,7 @@ class Actor:
         self._env = make_env(0)
         self._stack = self._env.spec.frame_stack
         self._errors = 0
+        self._errors_at: list[float] = []
         self._version = 0
         self._ticks = 0
         self._obs: Array
@@ -154,20 +157,22 @@ class Actor:
         self._policy.reset()
 
     def _recover(self, error: EnvError, notes: list[str]) -> None:
-        """Makes the environment anew until one starts, or gives up, as configured; the failed step is not written."""
+        """Recreates the environment until one starts, or gives up, as configured; the failed step is not written."""
         self._writer.cut()
         failure: EnvError | None = error
         while failure is not None:
             self._errors += 1
+            now = time.monotonic()
+            self._errors_at = [*(one for one in self._errors_at if now - one < ERROR_SECONDS), now]
             limit, said = self._settings.env_error_limit, str(failure).rstrip(".")
-            if self._settings.on_env_error == "stop" or self._errors >= limit:
+            count = f"error {len(self._errors_at)} of {limit} within an hour"
+            if self._settings.on_env_error == "stop" or len(self._errors_at) >= limit:
                 raise EnvError(
-                    f"{said} (actor {self._index}, error {self._errors} of {limit}; "
-                    f"actor.on_env_error = {self._settings.on_env_error})."
+                    f"{said} (actor {self._index}, {count}; actor.on_env_error = {self._settings.on_env_error})."
                 ) from failure
-            notes.append(f"actor {self._index}: {said}; made the environment anew ({self._errors} of {limit})")
-            with contextlib.suppress(Exception):  # it is broken already, and is thrown away
-                self._env.close()
+            done = f"recreated the environment ({count})"
+            notes.append(f"actor {self._index}: {said}; {done}{traceback_if_asked(failure)}")
+            self._env.close()
             try:
                 self._env = self._make_env(self._errors)
                 self._begin_stream()

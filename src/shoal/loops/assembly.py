@@ -280,11 +280,12 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
     lanes = min(settings.evaluation.lanes, settings.evaluation.episodes)
 
     def make(errors: int) -> Env:
-        return make_env(settings.env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
+        return make_env(settings.evaluation_env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
     board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
-    return Evaluator(make, policy, board, Ledger(places.replay, places.shards(settings)), places.checkpoints)
+    ledger = Ledger(places.replay, places.shards(settings))
+    return Evaluator(make, policy, board, ledger, places.checkpoints, settings.evaluation_bound)
 
 
 def build_inference(settings: RunSettings, places: Places) -> InferenceServer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from shoal.algorithms.interface import Policy
 from shoal.algorithms.state import module_tensors
 from shoal.envs import Env
+from shoal.envs.faults import traceback_if_asked
 from shoal.errors import CheckpointError, EnvError
 from shoal.loops.checkpoint import CheckpointState, load_best, save_best
 from shoal.loops.reports import EvaluationReport
@@ -20,17 +21,17 @@ from shoal.replay import Ledger
 from shoal.types import Episode
 
 
-def play(env: Env, policy: Policy, episodes: int, stop: Ledger | None = None) -> list[Episode]:
+def play(env: Env, policy: Policy, episodes: int, stop: Callable[[], bool] = lambda: False) -> list[Episode]:
     """Plays greedy episodes to their end, every lane its share, so that long episodes count as much as short ones.
 
-    Returns fewer when the run was told to stop meanwhile.
+    Returns fewer when `stop` said so meanwhile. These are the short ones: they do not say what the policy is worth.
     """
     share = np.full(env.lanes, episodes // env.lanes)
     share[: episodes % env.lanes] += 1
     finished: list[Episode] = []
     obs, state = env.reset(), policy.initial_state(env.lanes)
     first, ended = np.ones(env.lanes, np.bool_), np.zeros(env.lanes, np.bool_)
-    while share.any() and not (stop is not None and stop.halt):
+    while share.any() and not stop():
         decision = policy.act(obs, state, first, explore=False)
         result = env.step(decision.action)
         for episode in result.finished:
@@ -42,20 +43,41 @@ def play(env: Env, policy: Policy, episodes: int, stop: Ledger | None = None) ->
     return finished
 
 
+def bound_note(lengths: Iterable[int], bound: int | None) -> str | None:
+    """What to tell about episodes that reached `evaluation_bound`, if any did."""
+    reached = 0 if bound is None else sum(length >= bound for length in lengths)
+    if not reached:
+        return None
+    episodes = "1 episode was" if reached == 1 else f"{reached} episodes were"
+    return (
+        f"{episodes} cut at evaluation.max_episode_steps = {bound} and count with the return until then: "
+        "the environment has no time limit of its own, or a longer one."
+    )
+
+
 class Evaluator:
     """Judges the newest weights, apart from training."""
 
     def __init__(
-        self, make_env: Callable[[int], Env], policy: Policy, board: WeightBoard, ledger: Ledger, checkpoints: Path
+        self,
+        make_env: Callable[[int], Env],
+        policy: Policy,
+        board: WeightBoard,
+        ledger: Ledger,
+        checkpoints: Path,
+        bound: int | None = None,
     ) -> None:
         """Args:
-        make_env: makes an environment of its own; its argument counts the times it was made anew.
+        make_env: makes an environment of its own; its argument counts the times it was recreated.
         policy: how to act; greedily here.
         board: where weights come from.
         ledger: the run's counts.
         checkpoints: where the best weights are kept.
+        bound: steps at which `make_env`'s time limit is evaluation's and not the environment's own.
         """
-        self._make_env, self._env, self._policy = make_env, make_env(0), policy
+        self._make_env, self._policy = make_env, policy
+        self._env: Env | None = make_env(0)
+        self._bound, self._bound_noted = bound, False
         self._errors = 0
         self._board, self._ledger = board, ledger
         self._weights, self._checkpoints = FlatModule(policy.module), checkpoints
@@ -64,23 +86,37 @@ class Evaluator:
         except CheckpointError:
             self._best = -float("inf")
 
-    def run(self, episodes: int) -> EvaluationReport | None:
-        """Plays so many episodes; None when there was nothing to judge or the run stopped meanwhile."""
+    def run(self, episodes: int, seconds: float = math.inf) -> EvaluationReport | None:
+        """Plays so many episodes, or none that count if it takes longer than `seconds`, or than training if that
+        goes on now: the final weights are judged next. None when there was nothing to judge or the run was halted.
+        """
         began, env_steps = time.perf_counter(), self._ledger.env_steps
         version = self._weights.load(self._board)
         if version == 0:
             return None
+        deadline, final = began + seconds, self._ledger.stop
+
+        def failed(note: str) -> EvaluationReport:
+            return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
+
+        def stop() -> bool:
+            return time.perf_counter() >= deadline or (self._ledger.halt if final else self._ledger.stop)
+
         try:
-            finished = play(self._env, self._policy, episodes, self._ledger)
+            if self._env is None:
+                self._env = self._make_env(self._errors)
+            finished = play(self._env, self._policy, episodes, stop)
         except EnvError as error:
             self._errors += 1
-            with contextlib.suppress(Exception):  # it is broken already, and is thrown away
-                self._env.close()
-            self._env = self._make_env(self._errors)
-            note = f"evaluator: {error}; this evaluation is left out and the environment made anew"
-            return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
+            self.end()
+            done = f"this evaluation is left out, the next one recreates the environment{traceback_if_asked(error)}"
+            return failed(f"evaluator: {str(error).rstrip('.')}; {done}")
         if len(finished) < episodes:
-            return None
+            if self._ledger.halt:
+                return None
+            ended = f"{len(finished)} of {episodes} episodes had ended when"
+            then = "time was up: `shoal eval` with --checkpoint last judges these weights" if final else "training did"
+            return failed(f"the evaluation at {env_steps:,} steps is left out: {ended} {then}")
         returns = tuple(episode.episode_return for episode in finished)
         mean = float(np.mean(returns))
         best = mean > self._best
@@ -90,7 +126,10 @@ class Evaluator:
             tensors = module_tensors(self._policy.module, "policy.")
             save_best(self._checkpoints, CheckpointState(self._ledger.updates, tensors, info))
         lengths = tuple(episode.length for episode in finished)
-        return EvaluationReport(returns, lengths, env_steps, version, time.perf_counter() - began, best)
+        note = None if self._bound_noted else bound_note(lengths, self._bound)
+        self._bound_noted |= note is not None
+        notes = (f"evaluator: {note}",) if note else ()
+        return EvaluationReport(returns, lengths, env_steps, version, time.perf_counter() - began, best, notes)
 
     @property
     def stopping(self) -> bool:
@@ -99,4 +138,6 @@ class Evaluator:
 
     def end(self) -> None:
         """Closes the environment."""
-        self._env.close()
+        if self._env is not None:
+            self._env.close()
+            self._env = None

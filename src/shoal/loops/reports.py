@@ -65,10 +65,10 @@ class EvaluationReport:
     """What the evaluator saw."""
 
     returns: tuple[float, ...]
-    """Empty when the evaluation failed; the notes say why."""
+    """Empty when the evaluation failed or was cut; the notes say why."""
     lengths: tuple[int, ...]
     env_steps: int
-    """Environment steps of the run when the evaluation began."""
+    """Environment steps of the run when its weights were taken."""
     weights_version: int
     seconds: float
     best: bool = False

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validat
 
 from shoal.algorithms import get_algorithm
 from shoal.algorithms.interface import Algorithm, AlgorithmConfig
-from shoal.envs import EnvSettings
+from shoal.envs import EnvSettings, episode_limit
 from shoal.replay.settings import ReplaySettings
 from shoal.sharing.strategies import Strategy
 
@@ -36,7 +36,7 @@ class ActorSettings(_Section):
         "restart", description="When an environment raises or returns NaN: make it anew and go on, or stop the run."
     )
     env_error_limit: int = Field(
-        10, ge=1, description="Errors of one actor's environment at which the run stops after all."
+        10, ge=1, description="Errors of one actor's environment within an hour at which the run stops after all."
     )
 
 
@@ -79,6 +79,9 @@ class EvaluationSettings(_Section):
     episodes: int = Field(20, ge=1, description="Episodes per evaluation.")
     every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations.")
     lanes: int = Field(20, ge=1, description="Episodes played side by side.")
+    max_episode_steps: int = Field(
+        27_000, ge=1, description="Steps after which an episode is cut, if the environment's own limit has not done it."
+    )
 
 
 class StopSettings(_Section):
@@ -133,6 +136,21 @@ class RunSettings(_Section):
     def definition(self) -> Algorithm:
         """The algorithm behind the name."""
         return get_algorithm(self.algo)
+
+    @property
+    def evaluation_bound(self) -> int | None:
+        """Steps after which evaluation cuts an episode; None where the environment's own limit comes first.
+
+        The default is the longest limit of a usual environment, Atari's half hour at a frame skip of 4.
+        """
+        own, most = episode_limit(self.env), self.evaluation.max_episode_steps
+        return None if own is not None and own <= most else most
+
+    @property
+    def evaluation_env(self) -> EnvSettings:
+        """The environment as evaluation plays it: one in which every episode ends."""
+        bound = self.evaluation_bound
+        return self.env if bound is None else self.env.model_copy(update={"max_episode_steps": bound})
 
     @property
     def tolerance(self) -> float:

@@ -41,11 +41,15 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
                 next_record += RECORD_STEPS
                 supervisor.record()
             if supervisor.take_evaluation_turn():
-                supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
+                supervisor.evaluation(evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds))
             supervisor.tick()
         if outcome == "finished" and supervisor.final_evaluation_due:
             ledger[Entry.STOP] = WIND_DOWN
-            supervisor.evaluation(evaluator.run(settings.evaluation.episodes))
+            supervisor.doing = "judging the final weights"
+            supervisor.show()
+            report = evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds)
+            supervisor.doing = ""
+            supervisor.evaluation(report)
             outcome = supervisor.outcome() or outcome
         supervisor.record()
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ class Status:
     eval_return: float | None = None
     evaluations: int = 0
     """How many there were. Plain output gives each a line: it looks for a change here or of `eval_return`."""
+    eval_steps: int | None = None
+    """Environment steps when the weights of the last one were taken."""
     stop_return: float | None = None
     loss: float | None = None
     staleness: float | None = None
@@ -69,6 +72,7 @@ class Progress:
         self._printed: Status | None = None
         self._next = -math.inf
         self._open = False
+        self._recurring: dict[str, tuple[int, str]] = {}
 
     def start(self) -> None:
         """Takes the terminal; `with` does it too."""
@@ -90,7 +94,8 @@ class Progress:
         now = time.monotonic()
         if self._live is None and _evaluated(previous, status):
             result = f"{_number(status.eval_return)}{_goal(status)}"
-            self._line(f"{_count(status.env_steps)} steps | evaluation: return {result}")
+            steps = status.env_steps if status.eval_steps is None else status.eval_steps
+            self._line(f"{_count(steps)} steps | evaluation: return {result}")
         if now < self._next:
             return
         if self._live is None:
@@ -105,11 +110,26 @@ class Progress:
         """Prints a line that stays: a restart, a warning, where the results are."""
         self._line(text)
 
+    def recurring_note(self, text: str) -> None:
+        """Prints a line once and from then on counts it: at 10, 100, … times, and at the end. Lines that differ in
+        numbers only, other than those of lines in a file, are the same.
+        """
+        kind = re.sub(r"(?<![:\d])\d+", "#", text)
+        count = self._recurring.get(kind, (0, ""))[0] + 1
+        self._recurring[kind] = count, text
+        if count == 1:
+            self._line(text)
+        elif math.log10(count).is_integer():
+            self._line(_again(count, text))
+
     def stop(self) -> None:
         """Shows the last status and gives the terminal back; safe to call twice."""
         if not self._open:
             return
         self._open = False
+        for count, text in self._recurring.values():
+            if count > 1 and not math.log10(count).is_integer():
+                self._line(_again(count, text))
         if self._live is not None:
             live, self._live = self._live, None
             try:
@@ -142,6 +162,10 @@ class Progress:
             live.update(_view(self._title, status), refresh=True)
         except OSError:  # the terminal was closed; the run, perhaps under nohup, goes on
             self._quiet = True
+
+
+def _again(count: int, text: str) -> str:
+    return f"{text.partition(chr(10))[0]} … again ({count - 1:,} more)"
 
 
 def plain_line(status: Status) -> str:

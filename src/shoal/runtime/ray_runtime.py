@@ -185,7 +185,7 @@ class _Fleet:
     def _submit(self, seat: _Seat) -> None:
         """Asks a role for its next bounded piece of work."""
         if seat.role == "evaluator":
-            bounds: dict[str, float] = {"episodes": self._settings.evaluation.episodes}
+            bounds = {"episodes": self._settings.evaluation.episodes, "seconds": self._supervisor.evaluation_seconds}
         else:
             bounds = {"seconds": self._supervisor.report_seconds_of(seat.role)}
         seat.work = seat.host.run.remote(**bounds)
@@ -244,15 +244,23 @@ class _Fleet:
                 self._supervisor.note(f"{seat.name} (process {self._pids[seat.name]}) {late}")
 
     def _wind_down(self) -> Status | None:
-        """Ends training, then judges the final weights."""
+        """Ends training, which cuts an evaluation under way, then judges the final weights."""
         self._ledger[Entry.STOP] = WIND_DOWN
         self._drain(FINISH_SECONDS)
-        if self._supervisor.final_evaluation_due:
+        self._supervisor.doing = "judging the final weights"
+        deadline, begun = time.monotonic() + self._supervisor.evaluation_seconds + SILENCE_SECONDS, False
+        while not self._ledger.halt:
             if self._evaluator.work is None:
+                if begun or not self._supervisor.final_evaluation_due:
+                    break
+                begun = True
                 self._evaluate()
-            while self._evaluator.work is not None and not self._ledger.halt:
-                self._collect(POLL_SECONDS)
-                self._supervisor.tick()
+            if time.monotonic() > deadline:
+                self._supervisor.note("the final weights are not judged: the evaluator does not answer")
+                break
+            self._collect(POLL_SECONDS)
+            self._supervisor.tick()
+        self._supervisor.doing = ""
         return self._supervisor.outcome()
 
     def _drain(self, seconds: float) -> None:

@@ -24,6 +24,8 @@ from shoal.runtime.run_folder import Summary
 
 RECENT_EPISODES = 100
 FIRST_REPORT_SECONDS = 2.0
+LAST_EVALUATION_SECONDS = 10.0
+"""What the final weights' evaluation may take after `stop.seconds`, or a tenth of those if that is more."""
 
 
 class Supervisor:
@@ -47,6 +49,8 @@ class Supervisor:
         wall_before: seconds of earlier executions of this run.
         """
         self.settings, self.ledger = settings, ledger
+        self.doing = ""
+        """What takes long just now, if that is not training; shown."""
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
@@ -79,7 +83,7 @@ class Supervisor:
         self._actor_seconds += report.seconds
         self._actor_waited += report.waited
         for text in report.notes:
-            self.note(text)
+            self._progress.recurring_note(text)
 
     def learner(self, report: LearnerReport) -> None:
         """Takes the learner's report."""
@@ -104,7 +108,7 @@ class Supervisor:
         if report is None:
             return
         for text in report.notes:
-            self.note(text)
+            self._progress.recurring_note(text)
         if not report.returns:
             return
         self._evaluation = report
@@ -149,7 +153,17 @@ class Supervisor:
         """Whether something was learned since the last evaluation."""
         if self.ledger.updates == self._updates_before:
             return False
-        return self._evaluation is None or self._evaluation.env_steps < self.ledger.env_steps
+        judged, newest = self._evaluation, self._learner.weights_version if self._learner else 0
+        return judged is None or judged.env_steps < self.ledger.env_steps or judged.weights_version < newest
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """How long an evaluation that begins now may take: until the run's end, and the last one a while longer."""
+        seconds = self.settings.stop.seconds
+        if seconds is None or self._first_step is None:
+            return math.inf
+        left = max(0.0, seconds - (time.monotonic() - self._first_step))
+        return left + (max(LAST_EVALUATION_SECONDS, seconds / 10) if self.ledger.stop else 0.0)
 
     def outcome(self) -> Outcome | None:
         """How the run has ended, or None while it goes on."""
@@ -244,6 +258,7 @@ class Supervisor:
                 train_return=float(np.mean(self._returns)) if self._returns else None,
                 eval_return=float(np.mean(evaluation.returns)) if evaluation else None,
                 evaluations=self._evaluations,
+                eval_steps=evaluation.env_steps if evaluation else None,
                 stop_return=self.settings.stop.mean_return,
                 loss=learner.metrics.get("loss") if learner else None,
                 staleness=learner.staleness if learner else None,
@@ -251,7 +266,7 @@ class Supervisor:
                 replay_capacity=self.settings.replay.capacity,
                 restarts=self.restarts,
                 bottleneck=self._bottleneck() if learner else "",
-                note="" if self._first_step else "starting",
+                note=self.doing if self._first_step else "starting",
             )
         )
 
