@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,16 @@ class Reach(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Endless(gymnasium.Env[np.ndarray, int]):
-    """No episode ends before the file `until` exists; from then on each takes 3 steps. Its `close` raises."""
+    """No episode ends before the file `until` exists; from then on each takes 3 steps. Its `close` raises.
+
+    Steps take long until the file `slow_until` exists, if one is named.
+    """
 
     observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, until: str = "") -> None:
-        self._until, self._at = until, 0
+    def __init__(self, until: str = "", slow_until: str = "") -> None:
+        self._until, self._slow_until, self._at = until, slow_until, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -80,6 +84,8 @@ class Endless(gymnasium.Env[np.ndarray, int]):
         return np.zeros(2, np.float32), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self._slow_until and not Path(self._slow_until).exists():
+            time.sleep(0.05)
         self._at += 1
         done = self._at >= 3 and bool(self._until) and Path(self._until).exists()
         return self.np_random.random(2, np.float32), 1.0, done, False, {}

@@ -193,7 +193,9 @@ def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
         report is not None and not report.returns and "0 of 4 episodes had ended when training did" in report.notes[0]
     )
     ledger[Entry.STOP] = WIND_DOWN
-    final = evaluator.run(4, seconds=0.2)  # goes on though training has ended
+    late = evaluator.run(4)  # asked for before training ended, begun after it
+    assert late is not None and not late.returns
+    final = evaluator.run(4, seconds=0.2, final=True)
     assert final is not None and final.seconds >= 0.2 and "--checkpoint last" in final.notes[0]
     assert not (places.checkpoints / "best.safetensors").exists()
     ledger[Entry.STOP] = RUN

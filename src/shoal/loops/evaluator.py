@@ -86,21 +86,29 @@ class Evaluator:
         except CheckpointError:
             self._best = -float("inf")
 
-    def run(self, episodes: int, seconds: float = math.inf) -> EvaluationReport | None:
-        """Plays so many episodes, or none that count if it takes longer than `seconds`, or than training if that
-        goes on now: the final weights are judged next. None when there was nothing to judge or the run was halted.
+    def run(self, episodes: int, seconds: float = math.inf, final: bool = False) -> EvaluationReport | None:
+        """Judges the newest weights.
+
+        Args:
+            episodes: how many to play.
+            seconds: if it takes longer, it is left out.
+            final: whether training has ended. If not, it is left out when training ends meanwhile: the final weights
+                are judged next.
+
+        Returns:
+            None when there was nothing to judge or the run was halted.
         """
         began, env_steps = time.perf_counter(), self._ledger.env_steps
         version = self._weights.load(self._board)
         if version == 0:
             return None
-        deadline, final = began + seconds, self._ledger.stop
 
         def failed(note: str) -> EvaluationReport:
             return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
 
         def stop() -> bool:
-            return time.perf_counter() >= deadline or (self._ledger.halt if final else self._ledger.stop)
+            late = time.perf_counter() - began >= seconds
+            return late or (self._ledger.halt if final else self._ledger.stop)
 
         try:
             if self._env is None:

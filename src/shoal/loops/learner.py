@@ -124,9 +124,11 @@ class LearnerLoop:
         return self._ledger.stop
 
     def end(self) -> None:
-        """Saves a last checkpoint and stops; once."""
+        """Publishes the final weights, which are judged next, saves a last checkpoint and stops; once."""
         if not self._ended:
             self._ended = True
+            if not self._ruined:
+                self._weights.publish(self._board)
             self.save()
             self.close()
             if self._group:

@@ -45,9 +45,10 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
             supervisor.tick()
         if outcome == "finished" and supervisor.final_evaluation_due:
             ledger[Entry.STOP] = WIND_DOWN
+            learner.end()
             supervisor.doing = "judging the final weights"
             supervisor.show()
-            report = evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds)
+            report = evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds, final=True)
             supervisor.doing = ""
             supervisor.evaluation(report)
             outcome = supervisor.outcome() or outcome

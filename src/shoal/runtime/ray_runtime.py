@@ -186,6 +186,7 @@ class _Fleet:
         """Asks a role for its next bounded piece of work."""
         if seat.role == "evaluator":
             bounds = {"episodes": self._settings.evaluation.episodes, "seconds": self._supervisor.evaluation_seconds}
+            bounds["final"] = self._ledger.stop
         else:
             bounds = {"seconds": self._supervisor.report_seconds_of(seat.role)}
         seat.work = seat.host.run.remote(**bounds)
@@ -260,6 +261,8 @@ class _Fleet:
                 break
             self._collect(POLL_SECONDS)
             self._supervisor.tick()
+        if begun and self._evaluator.host is None:
+            self._supervisor.note("the final weights are not judged: the evaluator's process ended")
         self._supervisor.doing = ""
         return self._supervisor.outcome()
 
