@@ -132,3 +132,14 @@ def test_display_that_does_not_answer(run_shoal: Shoal, finished: Path, monkeypa
 def test_window_and_video(run_shoal: Shoal, finished: Path) -> None:
     result = run_shoal("eval", finished, "-n", 1, "--render", "--video")
     assert result.code == 2 and "cannot be used together" in result.err
+
+
+def test_where_no_episode_ends(run_shoal: Shoal, tmp_path: Path) -> None:
+    asked = {"evaluation.max_episode_steps": 20, "evaluation.episodes": 2, "algorithm.hidden": [16]}
+    small = {"replay.min_size": 100, "replay.capacity": 2_000, "learner.batch_size": 16, "env.lanes": 2}
+    run = shoal.train(
+        "tests.fakes:TestEndless-v0", steps=120, runtime="inline", quiet=True, out=tmp_path, settings=asked | small
+    )
+    result = run_shoal("eval", run.path, "--episodes", 3)
+    assert result.code == 0 and result.err == ""  # though its close raises
+    assert "3 episodes were cut at evaluation.max_episode_steps = 20" in result.out
