@@ -73,3 +73,27 @@ def test_cloning_has_something_to_clone() -> None:
     settings_for(
         "CartPole-v1", "impala", ["clear=true", "replay=[{type: fifo, ratio: 0.5}, {type: uniform, ratio: 0.5}]"]
     )
+
+
+@pytest.mark.parametrize(
+    ("selectors", "reachable", "too_much", "said"),
+    [
+        ("[{type: fifo, on_full: drop}]", 1, 1.5, "fifo at ratio = 1, which makes 1 draws"),
+        (
+            "[{type: fifo, on_full: drop, ratio: 0.25}, {type: uniform, ratio: 0.75}]",
+            4,
+            8,
+            "fifo at ratio = 0.25, which makes 4 draws",
+        ),
+        ("[{type: circular, on_full: drop, passes: 3}]", 3, 4, "circular at ratio = 1, which makes 3 draws"),
+    ],
+)
+def test_a_queue_cannot_be_asked_for_more_than_it_hands_out(
+    selectors: str, reachable: float, too_much: float, said: str
+) -> None:
+    chosen = [f"replay.selectors={selectors}"]
+    settings_for("CartPole-v1", "impala", [*chosen, f"samples_per_insert={reachable}"])
+    with pytest.raises(ConfigError, match=rf"samples_per_insert = {too_much} cannot be reached with {said}.*null"):
+        settings_for("CartPole-v1", "impala", [*chosen, f"samples_per_insert={too_much}"])
+    with pytest.raises(ConfigError, match="decides by itself"):
+        settings_for("CartPole-v1", "impala", ["samples_per_insert=1"])

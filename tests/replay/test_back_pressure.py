@@ -13,7 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
-from shoal.replay import BackPressure, Fifo, Header, Replay, SequenceView, ShardReader, ShardWriter, queue_rows
+from shoal.replay import (
+    BackPressure,
+    Fifo,
+    Header,
+    Mixture,
+    Part,
+    Replay,
+    SequenceView,
+    ShardReader,
+    ShardWriter,
+    Uniform,
+    queue_rows,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +78,26 @@ def test_a_reader_that_comes_again_goes_on_and_the_writer_too(marked: ModuleType
             read += sample.keys.logical.tolist()
     assert len(set(read)) == len(read) and read == sorted(read)
     assert max(np.diff(read)) <= 4 + 5, "no more than the rows around a CUT is passed over"
+
+
+def test_a_full_queue_does_not_keep_new_rows_from_another_part(marked: ModuleType, shards: Any) -> None:
+    """All writers were killed. The newest rows, all that the uniform part draws from, lie before a CUT and start no
+    sequence; and the writers wait, for the queue has more than a batch takes of it.
+    """
+    path = shards.make(marked.info(64, 2))
+    writer, view = ShardWriter(path), SequenceView(marked.schema(), 2, 0, ("tag",))
+    pressure = BackPressure(writer, queue_rows(8, 2, 2, 0))
+    replay = Replay([ShardReader(path)], Mixture([Part(Fifo(8), 0.5), Part(Uniform(capacity=1), 0.5)]), view, 4)
+    while not pressure.full:
+        writer.append_chunk(marked.block_of(0, 2, writer.head, 1))
+    writer = ShardWriter(path)  # marks a CUT
+    for _ in range(20):
+        if (sample := replay.sample()) is not None:
+            break
+        if not pressure.full:
+            writer.append_chunk(marked.block_of(0, 2, writer.head, 1))
+    assert sample is not None and sample.keys.logical[:2].tolist() == [0, 0]
+    assert (sample.keys.logical[2:] > 10).all()
 
 
 class _Run:

@@ -33,6 +33,14 @@ def test_hand_worked(inserts: int, samples: int, error: float, may_sample: bool,
     assert limiter.may_insert(inserts, samples) is may_insert
 
 
+def test_up_to_what_is_granted_nobody_waits() -> None:
+    limiter = RateLimiter(min_size=100, samples_per_insert=4.0, tolerance=20.0)
+    assert not limiter.may_insert(105, 0, 105)
+    assert limiter.may_insert(105, 0, 106)
+    assert not limiter.may_insert(106, 0, 106)
+    assert limiter.may_insert(104, 0, 50), "an old grant takes nothing away"
+
+
 def test_without_a_ratio_only_the_minimum_counts() -> None:
     limiter = RateLimiter(min_size=10, samples_per_insert=None, tolerance=0.0)
     assert not limiter.may_sample(9, 0)

@@ -11,6 +11,7 @@ from shoal.errors import ConfigError
 from shoal.loops import assembly
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
+from shoal.replay.settings import ReplaySettings
 from shoal.types import EnvSpec
 
 DEFAULT_STEPS = 1_000_000
@@ -31,11 +32,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     found += _refusals("replay.selectors", lambda: replay.shares(batch_size))
     types = tuple(part.type for part in replay.selectors)
     found += _refusals("replay.selectors", lambda: settings.definition.check_replay(settings.algorithm, types))
-    if replay.queue is not None and replay.samples_per_insert is not None:
-        found.append(
-            f"replay.samples_per_insert = {replay.samples_per_insert:g} cannot be used with a queue, which decides by "
-            "itself how often a step is drawn: set it to null, and the ratios of replay.selectors to what you want."
-        )
+    if replay.samples_per_insert is not None:
+        found += _queue_refusals(replay, replay.samples_per_insert)
     if settings.share.registry and (
         len(replay.selectors) > 1 or settings.definition.steps_per_draw(settings.algorithm) > 1
     ):
@@ -97,6 +95,23 @@ def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> 
         return settings
     ends = stop.model_copy(update={"steps": DEFAULT_STEPS, "mean_return": reward_threshold})
     return settings.model_copy(update={"stop": ends})
+
+
+def _queue_refusals(replay: ReplaySettings, ratio: float) -> Iterator[str]:
+    """A queue hands a step out so many times and no more: asked for more draws than that, both sides would wait."""
+    if replay.queue is not None:
+        yield (
+            f"replay.samples_per_insert = {ratio:g} cannot be used with a queue, which decides by itself how often a "
+            "step is drawn: set it to null, and the ratios of replay.selectors to what you want."
+        )
+        return
+    for part in replay.selectors:
+        most = (part.passes if part.type == "circular" else 1) / part.ratio
+        if part.is_queue and ratio > most:
+            yield (
+                f"replay.samples_per_insert = {ratio:g} cannot be reached with {part.type} at ratio = {part.ratio:g}, "
+                f"which makes {most:g} draws of a step at most: lower it to that or less, or set it to null."
+            )
 
 
 def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:

@@ -117,7 +117,7 @@ class Actor:
         inserts = self._ledger.inserts
         if self._queue is not None and self._queue.full and inserts >= self._limiter.min_size:
             return False
-        return self._limiter.may_insert(inserts, self._ledger[Entry.SAMPLES])
+        return self._limiter.may_insert(inserts, self._ledger[Entry.SAMPLES], self._ledger[Entry.GRANT])
 
     def _step(self, episodes: list[Episode]) -> int:
         """One step of every lane; returns how many were steps and not resets."""

@@ -78,6 +78,7 @@ class LearnerLoop:
         self._notes: tuple[str, ...] = ()
         self._saved_at = time.monotonic()
         self._samples_before = ledger[Entry.SAMPLES]
+        ledger[Entry.GRANT] = 0  # what a learner before this one lacked
         self._prefetcher = Prefetcher(replay, settings.prefetch, self._may_sample) if settings.prefetch else None
         if board.version == 0:
             self._weights.publish(board)
@@ -187,11 +188,15 @@ class LearnerLoop:
 
     def _next_sample(self, wait: bool) -> Sample | None:
         if self._prefetcher:
-            return self._prefetcher.get(timeout=0.05)
-        sample = self._replay.sample() if self._may_sample() else None
-        self._count_draws()
-        if sample is None and wait:
-            time.sleep(WAIT_SECONDS)
+            sample = self._prefetcher.get(timeout=0.05)
+        else:
+            sample = self._replay.sample() if self._may_sample() else None
+            self._count_draws()
+        if sample is None:
+            if lacking := self._replay.lacking:
+                self._ledger[Entry.GRANT] = self._ledger.inserts + lacking
+            if wait and not self._prefetcher:
+                time.sleep(WAIT_SECONDS)
         return sample
 
     def _update(self, sample: Sample) -> None:

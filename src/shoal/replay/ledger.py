@@ -28,6 +28,12 @@ class Entry(IntEnum):
     """Environment steps of earlier shards that are gone (driver)."""
     BASE_EPISODES = 5
     BASE_UPDATES = 6
+    GRANT = 9
+    """Inserts up to which no actor waits: the learner has too little to draw a batch from (learner)."""
+    RESUMED = 10
+    """How often the run was resumed: part of every seed (driver)."""
+    LEARNERS = 11
+    """Learners started before (learner)."""
 
 
 RUN, HALT, WIND_DOWN = 0, 1, 2

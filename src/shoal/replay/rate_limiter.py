@@ -3,6 +3,9 @@
 The ratio of samples to inserts, not the speed of the machine, decides what a run learns: with it the same scenario
 gives the same result on 2 cores and on 200. `error = (inserts - min_size) * samples_per_insert - samples` is kept
 within the tolerance: above it the actors wait, below it the learner does.
+
+A batch needs more than the minimum now and then: the rows that a long view looks ahead over, or a queue's next
+sequences. A learner that may draw and cannot grants the actors what it lacks, or both sides would wait for ever.
 """
 
 from __future__ import annotations
@@ -48,9 +51,9 @@ class RateLimiter:
             return False
         return self.samples_per_insert is None or self.error(inserts, samples) > -self.tolerance
 
-    def may_insert(self, inserts: int, samples: int) -> bool:
-        """Whether an actor may write its next step."""
-        if self.samples_per_insert is None or inserts < self.min_size:
+    def may_insert(self, inserts: int, samples: int, granted: int = 0) -> bool:
+        """Whether an actor may write its next step; up to `granted` inserts it may in any case."""
+        if self.samples_per_insert is None or inserts < max(self.min_size, granted):
             return True
         return self.error(inserts, samples) < self.tolerance
 

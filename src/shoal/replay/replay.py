@@ -88,6 +88,8 @@ class Replay:
         """Batches so far."""
         self.rows_drawn = 0
         """Draws so far, times the steps of a sequence."""
+        self.lacking = 0
+        """Steps worth waiting for, those of a batch, when the last `sample` had too little to draw from."""
         self._steps = view.span.stride if view.span.crosses_episodes else 1
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
@@ -153,6 +155,7 @@ class Replay:
         """The next batch, or None when there is not enough to draw from."""
         self._mixture.refresh()
         n = self._mixture.fitting(self._least, self.batch_size)
+        self.lacking = 0 if n else max(self.batch_size * self._steps, sum(shard.lanes for shard in self.shards))
         if not n:
             return None
         data = self._ring[self.drawn % len(self._ring)]

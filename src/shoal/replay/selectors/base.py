@@ -53,6 +53,10 @@ class Selector(Protocol):
         """Hears that what was selected has been copied: writers that wait for it may go on."""
         return None
 
+    def spare(self) -> None:
+        """Hears that it has enough and other parts of a mixture have not: writers that wait for it may go on."""
+        return None
+
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Takes new priorities; returns how many came too late, their rows being gone."""
         return 0

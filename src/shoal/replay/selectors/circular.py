@@ -110,6 +110,10 @@ class Circular(Selector):
         """See `Selector.release`."""
         self._fifo.release()
 
+    def spare(self) -> None:
+        """See `Selector.spare`."""
+        self._fifo.spare()
+
     def metrics(self) -> dict[str, float]:
         """The queue's, and the batches lost."""
         return {**self._fifo.metrics(), "discarded": float(self.discarded)}

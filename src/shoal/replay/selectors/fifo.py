@@ -145,6 +145,10 @@ class Fifo(Selector):
         """Lets waiting writers go on while the batch is learned from, each up to its limit."""
         self._publish(0)
 
+    def spare(self) -> None:
+        """Lets every waiting writer go on for a stretch: others need new rows, which a full queue would hold back."""
+        self._publish(1)
+
     def metrics(self) -> dict[str, float]:
         """How full the queue is, and the rows lost."""
         return {"queue": float(self.size), "dropped": float(self.dropped)}

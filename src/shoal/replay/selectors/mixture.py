@@ -83,7 +83,13 @@ class Mixture(Selector):
 
     def ready(self, n: int) -> bool:
         """Whether every part is. All are asked: a queue hears what is missing."""
-        return all([part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)])
+        answers = [part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)]
+        if all(answers):
+            return True
+        for part, answer in zip(self.parts, answers, strict=True):
+            if answer:
+                part.selector.spare()
+        return False
 
     def fitting(self, least: int, n: int) -> int:
         """The largest batch to be had now: n, or whatever divides by the ratios down to `least`, which must; else 0."""
