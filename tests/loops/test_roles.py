@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from tests.fakes import Corridor, corridor
 
 from shoal.errors import EnvError, ShoalError
@@ -136,6 +137,16 @@ def test_a_restarted_learner_has_the_newest_weights(tmp_path: Path) -> None:
     again = assembly.build_learner(settings, places)
     for name, tensor in learner._learner.module.state_dict().items():
         assert (again._learner.module.state_dict()[name] == tensor).all()
+
+
+def test_a_restarted_learner_has_other_noise(tmp_path: Path) -> None:
+    settings = corridor(actors=1)
+    places, _ = prepared(tmp_path, settings)
+    seeds = []
+    for _ in range(3):
+        assembly.build_learner(settings, places).close()
+        seeds.append(torch.initial_seed())
+    assert seeds[0] == assembly.seed_of(settings, "learner") and len(set(seeds)) == 3
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

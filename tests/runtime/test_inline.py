@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes import corridor
+import torch
+from tests.fakes import corridor, reach
 
 from shoal.errors import EnvError
 from shoal.loops.settings import RunSettings
+from shoal.replay import ShardReader
 from shoal.runtime.execution import execute
 from shoal.runtime.metrics import read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
@@ -57,6 +60,23 @@ def test_resume_without_the_replay_goes_on_with_the_weights(tmp_path: Path) -> N
     _, second = run(tmp_path, corridor(stop={"steps": 3000}), folder)
     assert first.env_steps <= second.env_steps < first.env_steps + 1200
     assert second.updates > first.updates
+
+
+def test_a_resumed_run_does_not_repeat_its_random_numbers(tmp_path: Path) -> None:
+    """Not even where the replay, and with it the count of restarts, is gone: three executions, three beginnings."""
+    keep = {"keep": True, "min_size": 20}
+    begun: list[tuple[bytes, bytes, int]] = []
+    folder = None
+    for steps in (60, 120, 180):
+        folder, _ = run(tmp_path, reach(replay=keep, stop={"steps": steps}, actors=1), folder)
+        replay = Path(folder.read_json("replay.json")["path"])
+        rows = ShardReader(replay / "shard_000").columns
+        begun.append((rows["obs"][0].tobytes(), rows["action"][0].tobytes(), torch.initial_seed()))
+        shutil.rmtree(replay)
+    assert [len(set(one)) for one in zip(*begun, strict=True)] == [3, 3, 3], "starts, exploration, the learner's noise"
+    assert folder is not None and folder.read_json("resumed.json") == {"times": 2}
+    folder.write_json("resumed.json", ["damaged"])
+    assert (folder.count_resumption(), folder.count_resumption()) == (1, 2)
 
 
 def test_a_failed_run_says_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.networks.continuous import ObservationNorm
-from shoal.replay import Column, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
+from shoal.replay import Column, Entry, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
 from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
 from shoal.types import EnvSpec
@@ -61,10 +61,11 @@ class Places:
         return [self.shard(index) for index in range(settings.actors)]
 
 
-def seed_of(settings: RunSettings, role: str, index: int = 0, again: int = 0) -> int:
-    """A seed for one role: roles, actors and restarts must not repeat each other's random numbers."""
+def seed_of(settings: RunSettings, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:
+    """A seed for one role: roles, actors, restarts and resumptions must not repeat each other's random numbers."""
     names = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
-    sequence = np.random.SeedSequence([settings.seed, names[role], index, again])
+    # What restarts are counted by may be gone when a run is resumed, so that is counted for itself.
+    sequence = np.random.SeedSequence([settings.seed, names[role], index, again, *([resumed] if resumed else [])])
     return int(sequence.generate_state(1)[0]) % (2**31 - 1)
 
 
@@ -162,24 +163,25 @@ def build_actor(settings: RunSettings, places: Places, index: int) -> Actor:
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
     writer = ShardWriter(places.shard(index))
-    restarts = writer.epoch - 1
+    ledger = Ledger(places.replay, places.shards(settings))
+    restarts, resumed = writer.epoch - 1, ledger[Entry.RESUMED]
     policy: Policy
     board: WeightBoard | None = None
     if settings.actor.inference == "served":
         policy = RemotePolicy(Mailbox(places.mailbox(index), mailbox_layout(settings, spec)))
     else:
-        seed = seed_of(settings, "policy", index, restarts)
+        seed = seed_of(settings, "policy", index, restarts, resumed)
         seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(settings, spec, seat)
         board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
     view = settings.definition.make_view(settings.algorithm, writer.info.schema)
     return Actor(
         index,
-        partial(_make_actor_env, settings, index, restarts),
+        partial(_make_actor_env, settings, index, restarts, resumed),
         policy,
         writer,
         board,
-        Ledger(places.replay, places.shards(settings)),
+        ledger,
         make_limiter(settings),
         settings.actor,
         queue_of(settings, writer, view.span),
@@ -216,8 +218,9 @@ def _queue_rows(settings: RunSettings, span: Span) -> int:
     return queue_rows(capacity, span.stride, settings.actors * settings.env.lanes, span.before + span.overlap)
 
 
-def _make_actor_env(settings: RunSettings, index: int, restarts: int, errors: int) -> Any:
-    return make_env(settings.env, settings.env.lanes, seed_of(settings, "actor", index, restarts * 1000 + errors))
+def _make_actor_env(settings: RunSettings, index: int, restarts: int, resumed: int, errors: int) -> Any:
+    seed = seed_of(settings, "actor", index, restarts * 1000 + errors, resumed)
+    return make_env(settings.env, settings.env.lanes, seed)
 
 
 def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
@@ -234,15 +237,17 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
-    torch.manual_seed(seed_of(settings, "learner"))
+    ledger = Ledger(places.replay, places.shards(settings))
+    resumed = ledger[Entry.RESUMED]
+    torch.manual_seed(seed_of(settings, "learner", again=ledger[Entry.LEARNERS], resumed=resumed))
+    ledger.add(Entry.LEARNERS, 1)
     prioritized = any(part.type == "prioritized" for part in settings.replay.selectors)
     context = LearnerContext(device, settings.learner.autocast, settings.learner.compile, prioritized)
     learner = settings.definition.make_learner(settings.algorithm, spec, context)
     schema = make_run_schema(settings, spec)
-    ledger = Ledger(places.replay, places.shards(settings))
     readers = [ShardReader(path) for path in places.shards(settings)]
     view = settings.definition.make_view(settings.algorithm, schema)
-    seed = seed_of(settings, "replay", again=ledger.updates)
+    seed = seed_of(settings, "replay", again=ledger.updates, resumed=resumed)
     group = (
         Group(settings, spec, places.shards(settings), places.checkpoints.parent.name)
         if settings.share.registry
@@ -280,6 +285,7 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
     lanes = min(settings.evaluation.lanes, settings.evaluation.episodes)
 
     def make(errors: int) -> Env:
+        # The same in every execution: evaluations are to be compared.
         return make_env(settings.evaluation_env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
@@ -295,8 +301,10 @@ def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
     device = inference_device(settings, spec)
     layout = mailbox_layout(settings, spec)
     mailboxes = [Mailbox(places.mailbox(index), layout) for index in range(settings.actors)]
+    ledger = Ledger(places.replay, places.shards(settings))
     # Started again, it has answered more: it must not repeat its random numbers.
-    seed = seed_of(settings, "inference", again=sum(mailbox.answered for mailbox in mailboxes))
+    answered = sum(mailbox.answered for mailbox in mailboxes)
+    seed = seed_of(settings, "inference", again=answered, resumed=ledger[Entry.RESUMED])
     lanes = settings.actors * settings.env.lanes
     policy = make_policy(settings, spec, Seat(0, 1, lanes, seed, settings.replay.records_features))
     if device.type != "cpu":
@@ -309,7 +317,7 @@ def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
         policy,
         mailboxes,
         WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size),
-        Ledger(places.replay, places.shards(settings)),
+        ledger,
         settings.actor,
         **({"allocate": _pinned} if device.type == "cuda" else {}),
     )

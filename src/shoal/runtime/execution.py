@@ -67,6 +67,7 @@ def execute(
             notes = lost + prepare(settings, spec, places, folder.path.name)
             ledger = Ledger(places.replay, places.shards(settings))
             ledger[Entry.STOP] = RUN
+            ledger[Entry.RESUMED] = folder.count_resumption() if resume else 0
             ledger.beat()
             if resume:
                 notes += _continue_counts(ledger, folder, found)

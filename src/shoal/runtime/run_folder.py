@@ -176,6 +176,16 @@ class RunFolder:
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
 
+    def count_resumption(self) -> int:
+        """How often the run was resumed, this time included. A count that is lost begins again at 1."""
+        try:
+            times = int(self.read_json("resumed.json")["times"])
+        except (OSError, ValueError, KeyError, TypeError):
+            times = 0
+        times = max(0, times) % 2**31 + 1
+        self.write_json("resumed.json", {"times": times})
+        return times
+
     def write_run_json(self, *, seed: int | None, command: Sequence[str], **extra: object) -> Path:
         """Writes what is needed to repeat and to judge this run: versions, git, machine, seed, command line."""
         content = {
