@@ -56,6 +56,12 @@ def test_solved(run_shoal: Shoal) -> None:
     assert "shoal resume" not in result.out
 
 
+def test_a_goal_of_another_environment_is_left_out_and_said(run_shoal: Shoal) -> None:
+    result = run_shoal("train", "cartpole_apex_dqn", "env.id=Acrobot-v1", *SMALL, "--steps", 50)
+    assert "stop.mean_return = 475 of cartpole_apex_dqn is for its own environment and was left out" in result.out
+    assert result.code == 0 and "Finished: apex-dqn on Acrobot-v1" in result.out
+
+
 @pytest.mark.parametrize("given", [("env=CartPole-v1",), ("env.id=CartPole-v1",), ("steps=50", "env=CartPole-v1")])
 def test_the_environment_may_be_a_setting(run_shoal: Shoal, given: tuple[str, ...]) -> None:
     assert run_shoal("train", *given, *SMALL, "stop.steps=50", "-q").code == 0

@@ -10,6 +10,7 @@ import pytest
 
 from shoal.algorithms import ALGORITHMS
 from shoal.config import (
+    goal_of,
     load_config,
     load_named,
     load_scenario,
@@ -90,6 +91,22 @@ def test_env_on_the_command_line_keeps_the_rest_of_the_section(tmp_path: Path) -
     for override in ("env=Acrobot-v1", "env.id=Acrobot-v1", "id=Acrobot-v1"):
         env = load_scenario(path, [override]).env
         assert (env.id, env.lanes) == ("Acrobot-v1", 3)
+
+
+def test_a_goal_stays_with_the_environment_it_was_made_for(tmp_path: Path) -> None:
+    path = write(tmp_path, "env: {id: CartPole-v1, lanes: 3}\nstop: {mean_return: 475, steps: 9000}")
+    for override in ("env=Acrobot-v1", "env.id=Acrobot-v1", "env={id: Acrobot-v1}"):
+        chosen = load_scenario(path, [override])
+        assert (chosen.stop.mean_return, chosen.stop.steps) == (None, 9000)
+        assert goal_of(str(path), chosen) == 475
+        given = load_scenario(path, ["mean_return=-100", override])
+        assert given.stop.mean_return == -100 and goal_of(str(path), given) is None
+    for kept in (["env=CartPole-v1"], ["env.lanes=2"], []):
+        chosen = load_scenario(path, kept)
+        assert chosen.stop.mean_return == 475 and goal_of(str(path), chosen) is None
+    assert goal_of("Acrobot-v1", load_scenario(path, ["env=Acrobot-v1"])) is None
+    short = write(tmp_path, "env: CartPole-v1\nstop: {mean_return: 475}")
+    assert load_scenario(short, ["env=Acrobot-v1"]).stop.mean_return is None
 
 
 # Names.

@@ -101,11 +101,15 @@ def train(
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
     with nothing_begun():
         from shoal.api import begin
-        from shoal.config import load_target, scenarios_for
+        from shoal.config import goal_of, load_target, scenarios_for
 
-        ready, folder = begin(load_target(target, overrides), out)
+        chosen = load_target(target, overrides)
+        ready, folder = begin(chosen, out)
         if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
             typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
+        if not quiet and (goal := goal_of(target, chosen)) is not None:
+            said = f"stop.mean_return = {goal} of {target} is for its own environment and was left out"
+            typer.echo(f"{said}: give --stop-return for {ready.env.id}.")
     _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
 
 

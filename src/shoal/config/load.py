@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 
 from shoal.algorithms import ALGORITHMS
-from shoal.config.merge import Overrides, layered, parse_overrides
+from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
 from shoal.errors import ConfigError, ShoalError, UnknownName
@@ -98,6 +98,14 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
             if (named, content.get("algo")) == (env_id, algo):
                 made.append(name)
     return made
+
+
+def goal_of(target: str, settings: RunSettings) -> float | None:
+    """The return that a scenario ends at, where these settings of it were given another environment and no return."""
+    if settings.stop.mean_return is None and (target.endswith(ENDINGS) or target in scenario_names()):
+        goal: float | None = goal_left_out(read_scenario(find_scenario_file(Path(target))), settings.env.id)
+        return goal
+    return None
 
 
 def _folders() -> list[Path]:

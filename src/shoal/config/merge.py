@@ -41,7 +41,32 @@ def layered(
     """
     algo = _algo(scenario, overrides)
     fields = Fields.of(algo)
-    data = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
+    below = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
+    data, problems = _overridden(below, overrides, fields)
+    if goal_left_out(scenario, data.get("env")) is not None:
+        below["stop"] = {key: value for key, value in below["stop"].items() if key != "mean_return"}
+        data, problems = _overridden(below, overrides, fields)
+    return fields, data, problems
+
+
+def goal_left_out(scenario: Mapping[str, Any], env: Any) -> Any:
+    """The return at which a scenario ends, where another environment takes the place of its own: it says nothing about
+    that one. None where there is no such goal, or it stays.
+    """
+    stop, own, other = scenario.get("stop"), _env_id(scenario.get("env")), _env_id(env)
+    replaced = own is not None and other is not None and own != other
+    return stop.get("mean_return") if replaced and isinstance(stop, Mapping) else None
+
+
+def _env_id(env: Any) -> Any:
+    return env.get("id") if isinstance(env, Mapping) else env
+
+
+def _overridden(
+    below: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], fields: Fields
+) -> tuple[dict[str, Any], list[ConfigError]]:
+    """The values with the overrides on them, and the overrides that name none."""
+    data = merged(below, {})
     problems: list[ConfigError] = []
     for name, value in overrides:
         try:
@@ -49,7 +74,7 @@ def layered(
             _set(data, key, value, fields)
         except ConfigError as error:
             problems.append(error)
-    return fields, data, problems
+    return data, problems
 
 
 def _unfolded(scenario: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
