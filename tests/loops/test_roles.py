@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.fakes import Corridor, corridor
+from tests.fakes import Corridor, corridor, reach
 
-from shoal.errors import EnvError, ShoalError
+from shoal.config import change_for_resume
+from shoal.errors import ConfigError, EnvError, ShoalError
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
@@ -139,6 +140,28 @@ def test_a_restarted_learner_has_the_newest_weights(tmp_path: Path) -> None:
         assert (again._learner.module.state_dict()[name] == tensor).all()
 
 
+def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_path: Path) -> None:
+    settings = reach(actors=1, replay={"tolerance": 40_000})
+    places, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    actor.run(steps=100)
+    learner.run(updates=10)
+    learner.save()
+    learner.run(updates=4)  # its policy is newer, on the board only
+    published = learner._board.version
+    again = assembly.build_learner(settings, places)
+    saved, restored = load_checkpoint(places.checkpoints).tensors, again._learner.state().tensors
+    assert saved.keys() == restored.keys()
+    assert [name for name in saved if not torch.equal(saved[name], restored[name])] == []
+    assert any(not torch.equal(saved[name], tensor) for name, tensor in learner._learner.state().tensors.items())
+    policy = assembly.build_actor(settings, places, 0)
+    policy.run(steps=1)
+    assert again._board.version == policy._version == published + 1, "actors go back with it"
+    for name, tensor in policy._policy.module.state_dict().items():
+        assert torch.equal(tensor, saved[f"policy.{name}"])
+    assert again.run(updates=1).notes == ("The learner goes back to its checkpoint of update 10.",)
+
+
 def test_a_restarted_learner_has_other_noise(tmp_path: Path) -> None:
     settings = corridor(actors=1)
     places, _ = prepared(tmp_path, settings)
@@ -156,8 +179,11 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: 
     actor.run(seconds=0.3)
     for parameter in learner._learner.module.parameters():
         parameter.data.fill_(1e30)
-    with pytest.raises(ShoalError, match=r"loss became .*learning_rate"):
+    with pytest.raises(ShoalError, match=r"loss became .* new run with a lower algorithm.learning_rate") as failed:
         learner.run(updates=3)
+    with pytest.raises(ConfigError, match="Start a new run"):  # what the message may not send anybody to
+        change_for_resume(settings, ["algorithm.learning_rate=1e-5"])
+    assert "resume this one" in str(failed.value)
 
 
 def test_evaluator_keeps_the_best(tmp_path: Path) -> None:

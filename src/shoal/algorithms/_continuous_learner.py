@@ -107,6 +107,8 @@ class _Updated(NamedTuple):
 class ContinuousLearner:
     """Learns critics and a policy from transitions."""
 
+    published_whole = False
+
     def __init__(
         self,
         policy: PolicyNetwork,

@@ -140,6 +140,8 @@ LossFunction = Callable[[ActorCritic, Batch], Loss]
 class SequenceLearner:
     """Minimises a loss over sequences, with clipped gradients and a falling step size."""
 
+    published_whole = True
+
     def __init__(
         self,
         network: ActorCritic,

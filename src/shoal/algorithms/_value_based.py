@@ -207,6 +207,8 @@ LossFunction = Callable[[nn.Module, nn.Module, Batch], Loss]
 class ValueLearner:
     """Minimises a loss with a target network, importance weights and clipped gradients."""
 
+    published_whole = True
+
     def __init__(
         self, network: nn.Module, target: nn.Module, loss: LossFunction, config: ValueConfig, context: LearnerContext
     ) -> None:

@@ -106,6 +106,10 @@ class LearnerState(NamedTuple):
 class Learner(Protocol):
     """What updates the weights."""
 
+    published_whole: bool
+    """Whether `module` is all that is learned: targets and optimisers may be older. False: it has critics, say, that
+    belong to the policy of the same moment."""
+
     @property
     def module(self) -> nn.Module:
         """The network the policies act with."""

@@ -152,13 +152,18 @@ class LearnerLoop:
         return save_checkpoint(self._checkpoints, saved, keep=self._settings.keep_checkpoints)
 
     def restore(self, state: CheckpointState) -> None:
-        """Goes on from a checkpoint, with newer weights if the board has them."""
+        """Goes on from a checkpoint; with newer weights if the board has them and they are all that is learned. A
+        policy without the critics that it was learned from is not gone on with: all goes back, actors too.
+        """
         self._notes = state.skipped
         self._learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
-        if self._board.version > int(state.info["weights_version"]):
+        newer = self._board.version > int(state.info["weights_version"])
+        if newer and self._learner.published_whole:
             self._weights.load(self._board)
-        else:
-            self._weights.publish(self._board)
+            return
+        self._weights.publish(self._board)
+        if newer:
+            self._notes += (f"The learner goes back to its checkpoint of update {state.updates}.",)
 
     def adopt_board(self, problem: str | None = None) -> None:
         """Goes on with the newest published weights: all there is when no checkpoint was saved, or none can be read."""
@@ -228,6 +233,6 @@ class LearnerLoop:
             self._ruined = True
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "
-                "Nothing of it was published or saved. Lower algorithm.learning_rate or algorithm.gradient_clip, or "
-                "check the environment's rewards, then start anew or resume from the last checkpoint."
+                "Nothing of it was published or saved. Start a new run with a lower algorithm.learning_rate or "
+                "algorithm.gradient_clip; or, if the environment's rewards are the cause, mend them and resume this one."
             )
