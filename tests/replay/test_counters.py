@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from enum import IntEnum
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shoal.errors import CorruptShard
+from shoal.replay import ShardWriter, counters
 from shoal.replay.counters import WORDS, Counters, fence
 
 
@@ -78,3 +82,33 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_fences_return() -> None:
     for _ in range(100):
         fence()
+
+
+class Turnstile:
+    """A lock that counts."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.passed += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_large_copies_are_fenced_on_every_processor(
+    marked: ModuleType, shards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores past the caches, which a C library makes of large copies, may overtake the claim that announces them."""
+    turnstile = Turnstile()
+    monkeypatch.setattr(counters, "_mutex", turnstile)
+    monkeypatch.setattr(counters, "_KEEPS_ORDER", True)
+    writer = ShardWriter(shards.make(marked.info(4096, 1)))
+    writer.append_chunk(marked.block_of(0, 1, 0, 2))
+    assert turnstile.passed == 0, "rows of a few bytes pay nothing"
+    widest = max(column.nbytes for column in writer.info.schema.columns)
+    writer.append_chunk(marked.block_of(0, 1, 2, -(-counters.LARGE_COPY // widest)))
+    assert turnstile.passed > 0

@@ -234,5 +234,5 @@ class LearnerLoop:
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "
                 "Nothing of it was published or saved. Start a new run with a lower algorithm.learning_rate or "
-                "algorithm.gradient_clip; or, if the environment's rewards are the cause, mend them and resume this one."
+                "algorithm.gradient_clip; if the environment's rewards are the cause, mend them and resume this one."
             )

@@ -63,7 +63,7 @@ class WeightBoard:
         """Makes weights the newest; returns their version."""
         version = self.version + 1
         self._words[_Word.CLAIM] = version
-        fence()
+        fence(weights.nbytes)
         self._slots[version % 2, : len(weights)] = weights
         fence()
         self._words[_Word.VERSION] = version

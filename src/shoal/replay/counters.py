@@ -16,16 +16,23 @@ from shoal.errors import CorruptShard
 WORDS = 32
 _KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether the processor itself keeps stores in order, and loads."""
+LARGE_COPY = 16_384
+"""Bytes from which a C library may copy past the caches (glibc: 16,448 at the least, most often a few MB). x86 does not
+keep such stores behind those before them; behind such a copy the library puts a fence of its own.
+"""
 _mutex = threading.Lock()
 
 
-def fence() -> None:
+def fence(copying: int = 0) -> None:
     """Orders memory accesses around it.
 
     Python offers no fence, but giving back a mutex and taking it again is one on every platform; ARM needs it. Once
     would not do: what comes before may slip into the held stretch from one side, and what comes after from the other.
+
+    Args:
+        copying: bytes that will be copied next in one piece, which nobody may see before what was stored before it.
     """
-    if _KEEPS_ORDER:
+    if _KEEPS_ORDER and copying < LARGE_COPY:
         return
     with _mutex:
         pass

@@ -182,6 +182,7 @@ class ShardWriter:
         _check_header(path, self.header, self.info.rows)
         self._head, self._claim = self.header[Header.HEAD], self.header[Header.CLAIM]
         self._rows, self._steps, self._words = self.info.rows, self.header[Header.STEPS], self.header.words
+        self._widest = max(column.nbytes for column in self.info.schema.columns)  # of one lane
         self.header[Header.CLOSED] = 0
         if self.header[Header.EPOCH] > 0:
             self.cut(max(1, self._claim - self._head))
@@ -253,7 +254,7 @@ class ShardWriter:
         # Never back: a chunk that failed half way has spoilt the old rows under all of it.
         if self._claim < self._head + rows:
             self._claim = self._words[_CLAIM] = self._head + rows
-        fence()
+        fence(rows * self._widest)
 
     def _publish(self, rows: int, steps: int, episodes: int) -> None:
         fence()
