@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from shoal.cli.evaluate import evaluate
 from shoal.cli.listing import algorithms, config, scenarios
 from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, ShoalError, explained
 
 USAGE, FAILURE = 2, 1
 
@@ -69,10 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     SHOAL_DEBUG=1 shows the traceback of an error.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a path that the terminal cannot show must not end a command
     try:
         app(args=None if arguments is None else list(arguments), prog_name="shoal")
-    except ShoalError as error:
+    except (ShoalError, OSError) as error:
         if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0"):
             raise
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"Error: {explained(error) if isinstance(error, OSError) else error}", err=True)
         sys.exit(USAGE if isinstance(error, ConfigError) else FAILURE)
