@@ -184,3 +184,5 @@ def test_paths_and_words_that_a_strict_c_locale_cannot_spell(start: Start, tmp_p
     assert resume.end() == 0, resume.output
     assert "resuming with" in resume.output and "collected steps in the replay" in resume.output
     shutil.rmtree(replay)
+    ray = start(*TRAIN, "--runtime=ray", "--steps=300", f"--out={out}", env=STRICT_C)
+    assert ray.end() == 0 or "Set PYTHONUTF8=1" in ray.output, ray.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -39,25 +40,18 @@ def installed_by_setup() -> list[str]:
 
 def needed_on_arm(requirements: Iterable[str]) -> set[str]:
     """The packages that these bring to Linux on ARM, with all that they need in turn, by what is installed here."""
-    found: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(Requirement(text), {""}) for text in requirements]
     while waiting:
-        wanted = waiting.pop()
+        wanted, extras = waiting.pop()
         name = canonicalize_name(wanted.name)
-        extras = wanted.extras or {""}
-        if name in found or (wanted.marker and not any(wanted.marker.evaluate({**ARM, "extra": one}) for one in extras)):
+        applies = wanted.marker is None or any(wanted.marker.evaluate({**ARM, "extra": one}) for one in extras)
+        if not applies or (name, frozenset(wanted.extras)) in seen:
             continue
-        found.add(name)
-        try:
-            needs = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:  # for another platform than this one, or another Python
-            continue
-        for text in needs:
-            need = Requirement(text)
-            if need.marker is None or any(need.marker.evaluate({**ARM, "extra": one}) for one in extras):
-                need.marker = None
-                waiting.append(need)
-    return found
+        seen.add((name, frozenset(wanted.extras)))
+        with suppress(metadata.PackageNotFoundError):  # it is for another platform than this one, or another Python
+            waiting += [(Requirement(text), wanted.extras or {""}) for text in metadata.requires(name) or []]
+    return {name for name, _ in seen}
 
 
 def compiled(name: str) -> bool:
