@@ -180,6 +180,8 @@ def test_paths_and_words_that_a_strict_c_locale_cannot_spell(start: Start, tmp_p
     (run,) = out.glob("CartPole*")
     replay = json.loads((run / "replay.json").read_text(encoding="utf-8"))["path"]
     assert json.loads((Path(replay) / "owner.json").read_text(encoding="utf-8"))["run"] == str(run)  # as others read it
+    clean = start(sys.executable, "-m", "shoal", "clean", env=STRICT_C)  # a replay without a known run would be freed
+    assert clean.end() == 0 and "unknown run" not in clean.output and run.name in clean.output, clean.output
     resume = start(sys.executable, "-m", "shoal", "resume", str(run), "--steps=400", env=STRICT_C)
     assert resume.end() == 0, resume.output
     assert "resuming with" in resume.output and "collected steps in the replay" in resume.output
