@@ -10,6 +10,7 @@ action = policy.predict(obs)
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -281,7 +282,12 @@ def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSett
         connect_registry(settings.share.registry)  # refuses a folder that is none
     settings = with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
-    _write_config(folder, settings)
+    try:
+        _write_config(folder, settings)
+    except OSError as error:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        parent = folder.path.parent
+        raise ConfigError(f"Cannot make runs in {parent}: {error.strerror}. Choose another --out.") from error
     return settings, folder
 
 

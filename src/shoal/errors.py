@@ -10,7 +10,8 @@
     │   └── WrongSchema      rows that do not fit the shard
     ├── CheckpointError      a checkpoint cannot be read
     ├── RunInUse             another live process owns this run folder
-    └── PlacementError       the cluster cannot place a role
+    ├── PlacementError       the cluster cannot place a role
+    └── MachineError         no space, no permission, too few file handles
 
 Each message names the value and the remedy; the command line prints it without a traceback.
 """
@@ -18,6 +19,7 @@ Each message names the value and the remedy; the command line prints it without 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -71,3 +73,31 @@ class RunInUse(ShoalError):
 
 class PlacementError(ShoalError):
     """The cluster cannot place a role."""
+
+
+class MachineError(ShoalError):
+    """The machine refuses: no space, no permission, too few file handles."""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Free some space there, or choose another folder.",
+    errno.EDQUOT: "Free some space there, or choose another folder.",
+    errno.EROFS: "Make it writable, or choose another folder.",
+    errno.EACCES: "Change its permissions, or choose another folder.",
+    errno.EPERM: "Change its permissions, or choose another folder.",
+    errno.ENAMETOOLONG: "Choose a folder with a shorter path.",
+    errno.EMFILE: "Allow more files with `ulimit -n 4096` and try again in the same shell.",
+}
+
+
+def explained(error: OSError, place: object = None) -> str:
+    """An error of the operating system as a sentence and, where one is known, the remedy.
+
+    Args:
+        error: what was raised.
+        place: which file or folder it is about, where the error does not say.
+    """
+    about = error.filename if error.filename is not None else place
+    reason = error.strerror or str(error) or type(error).__name__
+    remedy = f" {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+    return f"{reason if about is None else f'{about}: {reason}'}.{remedy}"

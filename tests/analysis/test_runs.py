@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,10 @@ def test_a_seed_that_is_no_number(tmp_path: Path) -> None:
     write_run(tmp_path / "r", [1.0])
     (tmp_path / "r" / "run.json").write_text(json.dumps({"seed": "x"}))
     assert read_group(tmp_path / "r").runs[0].seed is None
+
+
+def test_a_folder_that_no_locale_can_spell_has_a_name_for_figures(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"l\xe4ufe")
+    write_run(folder / "run", [1.0])
+    (group,) = read_groups([folder])
+    assert group.name == "l?ufe" and group.path == folder

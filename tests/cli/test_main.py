@@ -89,3 +89,13 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_DEBUG", "0")
     with pytest.raises(SystemExit):
         main(["train", "CartPole-v1", "seed=-1"])
+
+
+def test_what_the_operating_system_refuses_is_a_sentence(run_shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "x" * 300
+    result = run_shoal("train", f"{name}.yaml")
+    assert result.code == 1 and result.out == ""
+    assert result.err == f"Error: {name}.yaml: File name too long. Choose a folder with a shorter path.\n"
+    monkeypatch.setenv("SHOAL_DEBUG", "1")
+    with pytest.raises(OSError, match="too long"):
+        main(["train", f"{name}.yaml"])

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tests.cli.conftest import SMALL, Shoal
 
 import shoal
@@ -81,6 +82,11 @@ def test_the_environment_may_be_a_setting(run_shoal: Shoal, given: tuple[str, ..
         (("CartPole-v1", "--actors", "0"), "actors = 0 cannot be used: it must be a whole number from 1 to"),
         (("CartPole-v1", "--runtime", "thread"), "runtime = 'thread' cannot be used: it must be one of ray, inline."),
         (("CartPole-v1", "--device", "tpu9"), "learner.device = 'tpu9' cannot be used"),
+        pytest.param(
+            ("CartPole-v1", "--device", "mps"),
+            "learner.device = 'mps' cannot be used: ",
+            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it can be used here"),
+        ),
         (("CartPole-v1", "batch_size"), "'batch_size' is no setting: write KEY=VALUE"),
         (("CartPole-v1", "batchsize=3"), "Did you mean 'learner.batch_size'?"),
         (("CartPole-v1", "capacity=500", "min_size=1000"), "replay.min_size = 1000 is more than replay.capacity = 500"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.fakes import corridor, reach
 
-from shoal.errors import EnvError
+from shoal.errors import CheckpointError, EnvError
 from shoal.loops.settings import RunSettings
 from shoal.replay import ShardReader
 from shoal.runtime.execution import execute
@@ -41,6 +41,20 @@ def test_one_seed_one_result(tmp_path: Path, algo: str) -> None:
     assert len(timeless(first)) >= 5
     assert timeless(first) == timeless(second)
     assert timeless(first) != timeless(other)
+
+
+def test_a_last_checkpoint_that_cannot_be_saved_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a "Finished" with nothing to show for it."""
+
+    def full(*_: object, **__: object) -> None:
+        raise CheckpointError("Cannot write it: No space left on device.")
+
+    monkeypatch.setattr("shoal.loops.learner.save_checkpoint", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        run(tmp_path, corridor(stop={"steps": 300}))
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink())
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "failed" and "No space left" in summary["error"]
 
 
 def test_resume_goes_on_with_the_replay(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +135,36 @@ def test_a_killed_run_leaves_every_line_it_finished(tmp_path: Path) -> None:
         assert len(rows) > 100 and [row["step"] for row in rows] == list(range(len(rows)))
 
 
+def test_a_full_disk_costs_lines_and_tensorboard_but_not_the_run(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: writes are cut short, then refused."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with MetricsLog(tmp_path) as log:
+        log.write(1, {"train/loss": 0.5}, wall=1.0)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "metrics.jsonl").stat().st_size + 10, limits[1]))
+        try:
+            log.write(2, {"train/loss": 0.5}, wall=2.0)
+            log.write(3, {"train/loss": 0.5}, wall=3.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        lost, stopped = log.take_notes()
+        assert "from step 2 on (File too large)" in lost and "TensorBoard stopped at step 2 (File too large)" in stopped
+        assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+        log.write(4, {"train/loss": 0.5}, wall=4.0)
+        assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 4]  # there is room again
+        assert log.take_notes() == []
+
+
+def test_a_metrics_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with MetricsLog(tmp_path / "run", tensorboard=False) as log:
+        (tmp_path / "run" / "metrics.jsonl").unlink()
+        log.write(1, {"train/loss": 0.5}, wall=1.0)
+        assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(FileNotFoundError):
+            log.write(2, {"train/loss": 0.5}, wall=2.0)
+
+
 def test_tensorboard_shows_scalars_before_the_run_ends_and_after_a_resume(tmp_path: Path) -> None:
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     log = MetricsLog(tmp_path)
@@ -159,7 +191,8 @@ def test_wandb_without_a_key_is_offline_and_says_so(
     settings = WandbSettings(tags=("a",), run_id="abc", config={"seed": 1})
     with MetricsLog(tmp_path, tensorboard=False, wandb=settings) as log:
         log.write(5, {"train/loss": 0.5}, wall=1.0)
-        assert fake.modes == ["offline"] and "wandb login" in log.notes[0] and "wandb sync" in log.notes[0]
+        (note,) = log.take_notes()
+        assert fake.modes == ["offline"] and "wandb login" in note and "wandb sync" in note
     assert fake.logged == [{"env_steps": 5, "train/loss": 0.5}] and fake.finished == 1
     assert fake.options["id"] == "abc" and fake.options["resume"] == "allow" and fake.options["config"] == {"seed": 1}
     assert fake.options["name"] == tmp_path.name
@@ -185,11 +218,12 @@ def test_wandb_that_fails_does_not_stop_training(tmp_path: Path, nobody: Path, m
     use(fake, monkeypatch)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     with MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()) as log:
-        assert fake.modes == ["online", "offline"] and "no network" in log.notes[0]
+        assert fake.modes == ["online", "offline"] and "no network" in log.take_notes()[0]
         fake.broken = True
         log.write(1, {}, wall=0.0)
         log.write(2, {}, wall=0.0)
-        assert "service died" in log.notes[1] and len(log.notes) == 2
+        (note,) = log.take_notes()
+        assert "service died" in note and log.take_notes() == []
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 

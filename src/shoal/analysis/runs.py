@@ -97,7 +97,9 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
         parts = 1
         while any(other.parts[-parts:] == group.path.parts[-parts:] for other in others):
             parts += 1
-        named.append(Group("/".join(group.path.parts[-parts:]), group.path, group.runs))
+        name = "/".join(group.path.parts[-parts:])
+        name = name.encode("utf-8", "replace").decode()  # a figure takes no letters that are only bytes to this locale
+        named.append(Group(name, group.path, group.runs))
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,13 @@ from shoal.cli.evaluate import evaluate
 from shoal.cli.listing import algorithms, config, scenarios
 from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError, ShoalError, explained
 
 USAGE, FAILURE = 2, 1
+_NO_UTF8 = (
+    "A path or a word has letters that this locale cannot spell, and something that Shoal uses needs them. Set "
+    "PYTHONUTF8=1, or a locale with UTF-8 such as LC_ALL=C.UTF-8."
+)
 
 app = typer.Typer(
     name="shoal",
@@ -69,10 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     SHOAL_DEBUG=1 shows the traceback of an error.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a path that the terminal cannot show must not end a command
     try:
         app(args=None if arguments is None else list(arguments), prog_name="shoal")
-    except ShoalError as error:
-        if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0"):
+    except (ShoalError, OSError, UnicodeError) as error:
+        misspelt = isinstance(error, UnicodeError)
+        if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0") or (misspelt and sys.getfilesystemencoding() == "utf-8"):
             raise
-        typer.echo(f"Error: {error}", err=True)
+        text = explained(error) if isinstance(error, OSError) else _NO_UTF8 if misspelt else str(error)
+        typer.echo(f"Error: {text}", err=True)
         sys.exit(USAGE if isinstance(error, ConfigError) else FAILURE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -95,7 +96,7 @@ def _on_disk(runs: Path) -> Iterator[Path]:
     """Replays that runs point at. Only folders that a run has signed: a wrong pointer must not cost anybody's files."""
     for pointer in sorted(runs.glob("*/replay.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            path = Path(json.loads(pointer.read_text())["path"])
+            path = Path(json.loads(os.fsdecode(pointer.read_bytes()))["path"])
             if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve():
                 yield path
 
@@ -122,7 +123,7 @@ def _registry_state(path: Path) -> State:
 
 def _owner(path: Path) -> Path | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Path(json.loads((path / "owner.json").read_text())["run"]).resolve()
+        return Path(json.loads(os.fsdecode((path / "owner.json").read_bytes()))["run"]).resolve()
     return None
 
 
@@ -151,7 +152,7 @@ def _is_kept(config: Path) -> bool:
     import yaml
 
     with contextlib.suppress(OSError, yaml.YAMLError, KeyError, TypeError):
-        return bool(yaml.safe_load(config.read_text())["replay"]["keep"])
+        return bool(yaml.safe_load(config.read_bytes())["replay"]["keep"])
     return False
 
 

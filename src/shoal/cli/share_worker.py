@@ -160,7 +160,7 @@ def _train(spec: WorkerSpec, settings: Sb3Settings, folder: Any, stop: threading
 
     wandb = _wandb(spec, settings.model_dump(mode="json"))
     with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
-        for note in log.notes:
+        for note in log.take_notes():
             print(note, flush=True)
         return train(settings, folder.path, log.write, stop.is_set)
 

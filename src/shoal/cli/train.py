@@ -176,7 +176,8 @@ def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool,
     try:
         summary = execute(settings, folder, resume=resume, console=None, quiet=quiet, wandb=board)
     except ShoalError:
-        typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
+        if folder.path.is_dir():
+            typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
         raise
     # The run has ended: a Ctrl-C now, or while the interpreter takes itself apart, must not make a failure of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

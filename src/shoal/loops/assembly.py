@@ -118,6 +118,12 @@ def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
         raise ConfigError(f"learner.device = {wanted!r} is no device; use auto, cpu, cuda or cuda:N.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"learner.device = {wanted!r}, but this machine has no usable GPU; use auto or cpu.")
+    if device.type not in ("cpu", "cuda"):  # mps, xpu, ...: whether it works depends on how torch was built
+        try:
+            torch.empty(1, device=device).cpu()
+        except (RuntimeError, NotImplementedError, AssertionError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(f"learner.device = {wanted!r} cannot be used: {reason}. Use auto or cpu.") from error
     return device
 
 

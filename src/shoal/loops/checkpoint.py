@@ -171,7 +171,7 @@ def _write(path: Path, state: CheckpointState) -> None:
     }
     data = safetensors.torch.save(tensors, metadata={"shoal": text, "sha256": _digest(text, tensors)})
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # not its parents: a run folder that was deleted is not made again
         atomic_write(path, data)
     except OSError as error:
         raise CheckpointError(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import CheckpointError, ConfigError, MachineError, ShoalError, explained
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
@@ -21,6 +21,7 @@ from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import choose_folder, folder_bytes, gib, replay_folders
+from shoal.runtime.file_handles import require_file_handles
 from shoal.runtime.inline import run_inline
 from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
 from shoal.runtime.progress import Progress
@@ -54,7 +55,8 @@ def execute(
     Raises:
         ShoalError: the run failed; the summary says so too.
     """
-    with folder.lock(), StopSignals() as signals, Progress(folder.path.name, console=console, quiet=quiet) as progress:
+    shown = Progress(folder.path.name, console=console, quiet=quiet)
+    with _in_words(folder), folder.lock(), StopSignals() as signals, shown as progress:
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
@@ -62,6 +64,7 @@ def execute(
             if resume:
                 _require_progress(folder)
             spec = assembly.describe(settings)
+            require_file_handles(settings.actors, len(assembly.make_run_schema(settings, spec).columns))
             needed = assembly.replay_bytes(settings, spec)
             places, found = _place(settings, folder, needed)
             notes = lost + prepare(settings, spec, places, folder.path.name)
@@ -75,7 +78,7 @@ def execute(
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
-            for text in log.notes:
+            for text in log.take_notes():
                 progress.note(text)
             supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
             signals.listen(supervisor.interrupt)
@@ -85,13 +88,33 @@ def execute(
 
 
 @contextlib.contextmanager
+def _in_words(folder: RunFolder) -> Iterator[None]:
+    """What the operating system refuses becomes a sentence with a remedy."""
+    try:
+        yield
+    except (OSError, ShoalError) as failure:
+        if not folder.path.is_dir():
+            raise MachineError(
+                f"The run's folder {folder.path} was deleted while it ran: nothing it learns can be kept. "
+                "Train again; `shoal clean` frees its replay."
+            ) from failure
+        if isinstance(failure, OSError):
+            raise MachineError(explained(failure, folder.path)) from failure
+        raise
+
+
+def _told(failure: BaseException) -> str:
+    return explained(failure) if isinstance(failure, OSError) else str(failure) or repr(failure)
+
+
+@contextlib.contextmanager
 def _failure_written(folder: RunFolder) -> Iterator[None]:
     """A run that cannot begin says so in its summary; of one that had begun before, the earlier summary stays."""
     try:
         yield
     except Exception as failure:
         if not folder.summary_json.exists():
-            folder.write_summary(Summary.not_begun(str(failure) or repr(failure)))
+            folder.write_summary(Summary.not_begun(_told(failure)))
         raise
 
 
@@ -109,13 +132,14 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
             with watched(os.getpid()):
                 status = _guarded(supervisor, lambda: run_on_ray(supervisor, places, folder, signals))
     except BaseException as failure:
-        error = str(failure) or repr(failure)
+        error = _told(failure)
         raise
     finally:
         best = folder.checkpoints / BEST
         summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
         summary = _with_earlier_evaluation(summary, folder)
-        folder.write_summary(summary)
+        with contextlib.suppress(*[OSError] * (error is not None)):  # the first error is the one to tell
+            folder.write_summary(summary)
     return summary
 
 

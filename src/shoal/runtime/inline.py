@@ -7,6 +7,7 @@ runtime.
 from __future__ import annotations
 
 import contextlib
+import sys
 
 from shoal.errors import ShoalError
 from shoal.loops import assembly
@@ -56,7 +57,7 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
     finally:
         for actor in actors:
             actor.end()
-        with contextlib.suppress(ShoalError):  # ruined weights are not saved
+        with contextlib.suppress(*[ShoalError] * (sys.exception() is not None)):  # ruined weights are not saved
             learner.end()
         learner.close()
         evaluator.end()

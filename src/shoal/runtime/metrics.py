@@ -8,11 +8,15 @@ read_metrics(folder.metrics_jsonl)   # [{"step": 12000, "wall": 3.2, "rollout/ep
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import itertools
 import json
 import math
 import netrc
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +28,7 @@ from shoal.errors import ConfigError
 
 _RESERVED = frozenset({"step", "wall"})
 _WANDB_STEP = "env_steps"
+_files = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -48,21 +53,22 @@ class WandbSettings:
 class MetricsLog:
     """Appends to `<folder>/metrics.jsonl`, and to TensorBoard and W&B if asked.
 
-    `notes` holds lines the user should see, such as why W&B is offline.
+    A full disk does not end a run: lines are left out, or TensorBoard stops, and `take_notes()` says so.
     """
 
     def __init__(self, folder: Path, tensorboard: bool = True, wandb: WandbSettings | None = None) -> None:
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+        self._told_lost = False
         self._tensorboard: _TensorBoard | None = None
         self._wandb: Any = None
-        path = folder / "metrics.jsonl"
-        _cut_partial_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._path = folder / "metrics.jsonl"
+        _cut_partial_line(self._path)
+        self._file = self._path.open("ab", buffering=0)
         try:
             if tensorboard:
                 self._tensorboard = _TensorBoard(folder / "tensorboard")
             if wandb is not None:
-                self._wandb = _start_wandb(folder, wandb, self.notes)
+                self._wandb = _start_wandb(folder, wandb, self._notes)
         except BaseException:
             self.close()
             raise
@@ -80,16 +86,42 @@ class MetricsLog:
             raise ValueError(f"a metric cannot be called {' or '.join(sorted(clash))}")
         line: dict[str, float | None] = {"step": int(step), "wall": round(float(wall), 3)}
         line.update({name: value if math.isfinite(value) else None for name, value in numbers.items()})
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        self._append(json.dumps(line).encode() + b"\n", int(step))
         if self._tensorboard is not None:
-            self._tensorboard.write(int(step), numbers)
+            try:
+                self._tensorboard.write(int(step), numbers)
+            except OSError as error:
+                self._notes.append(f"TensorBoard stopped at step {step} ({error.strerror}); training goes on.")
+                self._tensorboard.close()
+                self._tensorboard = None
         if self._wandb is not None:
             try:
                 self._wandb.log({_WANDB_STEP: int(step), **numbers})
             except Exception as error:  # its service process died: training matters more, and the file has it all
-                self.notes.append(f"W&B stopped at step {step} ({error!r}); metrics.jsonl goes on.")
+                self._notes.append(f"W&B stopped at step {step} ({error!r}); metrics.jsonl goes on.")
                 self._wandb = None
+
+    def take_notes(self) -> list[str]:
+        """Lines the user should see, such as why W&B is offline; each once."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _append(self, line: bytes, step: int) -> None:
+        """Writes a line whole or not at all."""
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            self._file.close()  # it was deleted: a new one is made, which fails where the folder is gone, too
+            self._file = self._path.open("ab", buffering=0)
+        size = self._file.seek(0, io.SEEK_END)
+        try:
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+            self._told_lost = False
+        except OSError as error:
+            self._file.truncate(size)
+            if not self._told_lost:
+                self._notes.append(f"No metrics are written from step {step} on ({error.strerror}); training goes on.")
+                self._told_lost = True
 
     def close(self) -> None:
         """Ends all of them; safe to call twice."""
@@ -130,29 +162,38 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 class _TensorBoard:
     """Scalars in event files.
 
-    TensorBoard's own event writer needs no torch (0.4 s to import against 2.8 s), and `simple_value`, unlike its newer
-    `tensorboard.summary.Writer`, is what readers of SB3's logs expect (`EventAccumulator.Scalars`).
+    TensorBoard's own records need no torch (0.4 s to import against 2.8 s), and `simple_value`, unlike its newer
+    `tensorboard.summary.Writer`, is what readers of SB3's logs expect (`EventAccumulator.Scalars`). Not its
+    `EventFileWriter`: that writes in a thread, which prints a traceback when the disk is full.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
             self._proto: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
             self._summary: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-            writer = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+            records = importlib.import_module("tensorboard.summary.writer.record_writer")
         except ImportError as error:
             raise ConfigError(
                 f"TensorBoard cannot be imported ({error}). Run `pip install tensorboard`, or switch it off."
             ) from error
-        self._writer: Any = writer.EventFileWriter(str(folder))
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+        self._file = folder.joinpath(name).open("wb")
+        self._records: Any = records.RecordWriter(self._file)
+        self._add(self._proto.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         values = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
         summary = self._summary.Summary(value=values)
-        self._writer.add_event(self._proto.Event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
+        self._add(self._proto.Event(wall_time=time.time(), step=step, summary=summary))
+
+    def _add(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._file.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # a full disk: what could be written was, at each write
+            self._file.close()
 
 
 def _cut_partial_line(path: Path) -> None:

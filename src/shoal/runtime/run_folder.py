@@ -170,11 +170,12 @@ class RunFolder:
         """Writes a JSON document atomically; dataclasses, paths and numpy scalars are understood, NaN becomes null."""
         from shoal.loops.checkpoint import atomic_write  # here, because it brings torch, which readers do not need
 
-        atomic_write(self.path / name, (json.dumps(_jsonable(content), indent=2, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(_jsonable(content), indent=2, ensure_ascii=False) + "\n"
+        atomic_write(self.path / name, text.encode("utf-8", "surrogateescape"))  # paths as the file system has them
         return self.path / name
 
     def read_json(self, name: str) -> Any:
-        return json.loads((self.path / name).read_text())
+        return json.loads(os.fsdecode((self.path / name).read_bytes()))  # paths as this process spells them
 
     def count_resumption(self) -> int:
         """How often the run was resumed, this time included. A count that is lost begins again at 1."""
@@ -310,5 +311,5 @@ def _git() -> dict[str, object] | None:
 def _output(*command: str) -> str | None:
     """What a command prints; None when it is not installed, fails or hangs."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=True).stdout
     return None

@@ -121,7 +121,7 @@ class Supervisor:
             "eval/is_best": float(report.best),
             "time/eval_seconds": report.seconds,
         }
-        self._log.write(report.env_steps, values, self.wall)
+        self._write(report.env_steps, values)
         self.show()
 
     def restarted(self, role: str, why: str) -> None:
@@ -240,8 +240,13 @@ class Supervisor:
         if self._inference is not None:
             values["time/inference_batch"] = _fraction(self._inference.observations, self._inference.batches)
             values["time/inference_wait_fraction"] = _fraction(self._inference.waited, self._inference.seconds)
-        self._log.write(steps, values, self.wall)
+        self._write(steps, values)
         self._metric_sums, self._metric_updates = {}, 0
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        self._log.write(step, values, self.wall)
+        for text in self._log.take_notes():
+            self.note(text)
 
     def show(self) -> None:
         """Refreshes the live view."""
