@@ -6,22 +6,17 @@ per second whatever its speed.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import math
-import os
+import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
-
+import psutil
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from shoal.envs import describe_env
@@ -29,6 +24,7 @@ from shoal.errors import PlacementError, ShoalError
 from shoal.loops.assembly import Places, choose_device, inference_device
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
+from shoal.runtime.ray_cluster import Cluster, cluster
 from shoal.runtime.ray_hosts import Host, Role, pid_file
 from shoal.runtime.run_folder import RunFolder, Status
 from shoal.runtime.signals import StopSignals
@@ -38,8 +34,7 @@ POLL_SECONDS = 0.1
 PLACEMENT_SECONDS = 30.0
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
-OBJECT_STORE_BYTES = 100 * 2**20
-"""Data does not go through it."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -64,52 +59,18 @@ class _Seat:
 
 def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Status:
     """Runs until the supervisor says how it ended."""
-    with _cluster(supervisor):
+    with cluster(supervisor) as found:
         signals.install()  # Ray has put its own handlers in place
-        return _Fleet(supervisor, places, folder, signals).run()
-
-
-@contextmanager
-def _cluster(supervisor: Supervisor) -> Iterator[None]:
-    """A Ray on this machine only, or the one at `address`."""
-    settings = supervisor.settings
-    try:
-        if settings.address:
-            _connect(settings.address)
-        else:
-            roles, cores = settings.actors + 2 + (settings.actor.inference == "served"), os.cpu_count() or 1
-            if roles > cores:
-                supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
-            ray.init(
-                num_cpus=max(roles, cores),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-            )
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str) -> None:
-    """Joins a running cluster."""
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
-            "Leave --address out to train on this machine alone."
-        ) from error
+        return _Fleet(supervisor, places, folder, signals, found).run()
 
 
 class _Fleet:
     """All roles of a run."""
 
-    def __init__(self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> None:
-        self._signals = signals
+    def __init__(
+        self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals, cluster: Cluster
+    ) -> None:
+        self._signals, self._cluster = signals, cluster
         self._supervisor, self._settings, self._ledger = supervisor, supervisor.settings, supervisor.ledger
         self._places, self._folder = places, folder
         self._text = self._settings.model_dump_json()
@@ -125,18 +86,18 @@ class _Fleet:
             self._trainers.append(server)
             self._seats.append(server)
             devices.append((server, inference_device(self._settings, spec)))
-        self._pids: dict[str, int] = {}
+        self._processes: dict[str, psutil.Process] = {}
         self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
 
     def run(self) -> Status:
         """The supervision loop."""
-        for seat in self._trainers:
-            self._start(seat)
-            self._submit(seat)
         outcome: Status | None = None
         recorded = time.monotonic()
         try:
+            for seat in self._trainers:
+                self._start(seat)
+                self._submit(seat)
             while outcome is None:
                 self._collect(POLL_SECONDS)
                 if self._evaluator.work is None and self._supervisor.take_evaluation_turn():
@@ -155,25 +116,32 @@ class _Fleet:
 
     def _reserve(self) -> tuple[list[dict[str, float]], PlacementGroup]:
         """Room for every role on this node: shared memory does not reach further. Does not wait for ever for it."""
-        here = ray.get_runtime_context().get_node_id()
-        node = next(node for node in ray.nodes() if node["NodeID"] == here)
+        node = self._cluster.node
         total = node["Resources"]
         gpus = min(len(self._gpu_users), int(total.get("GPU", 0)))
         each = gpus / len(self._gpu_users) if gpus else 0.0  # two roles may share one
         pin = {f"node:{node['NodeManagerAddress']}": 0.001}
         needs = [{"CPU": 1.0, **({"GPU": each} if each and seat in self._gpu_users else {})} for seat in self._seats]
+        wanted = f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''} on this node"
+        if total.get("CPU", 0) < len(needs):
+            raise PlacementError(
+                f"This run's {len(needs)} roles need {wanted}, which has {total.get('CPU', 0):g} CPUs for Ray. "
+                "Use fewer actors, or start Ray with more: `ray.init(num_cpus=…)`, `ray start --num-cpus=…`."
+            )
         group = placement_group([{**need, **pin} for need in needs], strategy="PACK")
         if not ray.wait([group.ready()], timeout=PLACEMENT_SECONDS)[0]:
-            free, wanted = ray.available_resources(), f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''}"
+            remove_placement_group(group)
+            free = ray.available_resources().get("CPU", 0)
             raise PlacementError(
-                f"The cluster could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. "
-                f"They need {wanted} on this node, which has {total.get('CPU', 0):g} CPUs; of the whole cluster "
-                f"{free.get('CPU', 0):g} CPUs are free. Use fewer actors, or free some."
+                f"Ray could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. They need "
+                f"{wanted}, which has {total.get('CPU', 0):g} CPUs; of the whole cluster {free:g} CPUs are free. "
+                "Use fewer actors, or free some."
             )
         return needs, group
 
     def _start(self, seat: _Seat) -> None:
         """Gives a role a process."""
+        self._require_ray(now=True)
         pid_file(self._places.replay, seat.role, seat.index).unlink(missing_ok=True)
         need = self._needs[seat.number]
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.number)
@@ -181,6 +149,14 @@ class _Fleet:
         folders = (str(self._places.replay), str(self._places.checkpoints))
         seat.host, seat.work, seat.built = host.remote(seat.role, seat.index, self._text, *folders), None, False
         self._supervisor.ray_calls += 1
+
+    def _require_ray(self, *, now: bool = False) -> None:
+        """Ends the run when Ray cannot watch it any more: its calls would wait for ever, or end this process."""
+        if died := self._cluster.died(now=now):
+            raise ShoalError(
+                f"Ray's {died} has died, often because the machine has too little memory, and the run cannot go on "
+                f"without it. Go on where it stopped: `shoal resume {self._folder.path}`."
+            )
 
     def _submit(self, seat: _Seat) -> None:
         """Asks a role for its next bounded piece of work."""
@@ -200,6 +176,7 @@ class _Fleet:
 
     def _collect(self, timeout: float) -> None:
         """Takes in what is done, restarts what died, asks for more unless the run is ending."""
+        self._require_ray()
         self._note_processes()
         self._note_silence()
         working = {seat.work: seat for seat in self._seats if seat.work is not None}
@@ -214,7 +191,7 @@ class _Fleet:
                 continue
             except RayTaskError as failure:
                 seat.host = None
-                raise _cause(seat, failure) from failure
+                raise self._cause(seat, failure) from failure
             getattr(self._supervisor, "evaluation" if seat.role == "evaluator" else seat.role)(report)
             if seat.role != "evaluator" and not self._ledger.stop:
                 self._submit(seat)
@@ -223,6 +200,7 @@ class _Fleet:
         if self._ledger.stop:
             seat.host = None
             return
+        self._require_ray(now=True)  # roles die with their raylet, and none can be started again then
         self._supervisor.restarted(seat.name, "its process ended")
         self._start(seat)
         self._submit(seat)
@@ -233,16 +211,19 @@ class _Fleet:
             file = pid_file(self._places.replay, seat.role, seat.index)
             if seat.host is not None and not seat.built and file.exists() and (text := file.read_text()):
                 seat.built = True
-                self._pids[seat.name] = int(text)
-                self._folder.write_json("processes.json", self._pids)
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
+                    self._processes[seat.name] = psutil.Process(int(text))
+                    pids = {name: process.pid for name, process in self._processes.items()}
+                    self._folder.write_json("processes.json", pids)
 
     def _note_silence(self) -> None:
         """An environment may hang, and its actor with it: that looks like a slow one, but the user should know."""
         for seat in self._seats:
-            if seat.work is not None and seat.built and time.monotonic() > seat.due + SILENCE_SECONDS:
+            if seat.work is not None and time.monotonic() > seat.due + SILENCE_SECONDS:
                 seat.due = math.inf
                 late = f"has not answered for {SILENCE_SECONDS:.0f} s: does its environment hang?"
-                self._supervisor.note(f"{seat.name} (process {self._pids[seat.name]}) {late}")
+                process = self._processes[seat.name].pid if seat.built and seat.name in self._processes else "starting"
+                self._supervisor.note(f"{seat.name} (process {process}) {late}")
 
     def _wind_down(self) -> Status | None:
         """Ends training, which cuts an evaluation under way, then judges the final weights."""
@@ -280,6 +261,9 @@ class _Fleet:
     def _stop(self) -> None:
         """Lets every role end what it holds, then ends its process."""
         self._ledger[Entry.STOP] = HALT
+        if self._cluster.lost is not None:
+            self._stop_without_ray()
+            return
         deadline, failed = time.monotonic() + FINISH_SECONDS, True
         while failed and time.monotonic() < deadline:  # one role's error must not cost another its last checkpoint
             try:
@@ -290,11 +274,34 @@ class _Fleet:
         for seat in self._seats:
             if seat.host is not None:
                 ray.kill(seat.host)
+        remove_placement_group(self._group)
 
+    def _stop_without_ray(self) -> None:
+        """The roles outlive Ray's services for a while, and shared memory tells them to stop and save."""
+        deadline = time.monotonic() + FINISH_SECONDS
+        while any(self._holds(seat) for seat in self._trainers) and time.monotonic() < deadline:
+            if self._signals.hurry:
+                break
+            time.sleep(POLL_SECONDS)
+        for process in self._processes.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
-def _cause(seat: _Seat, failure: RayTaskError) -> ShoalError:
-    """The role's own error, as it was raised."""
-    cause = failure.cause
-    if isinstance(cause, ShoalError):
-        return type(cause)(f"{seat.name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
-    return ShoalError(f"{seat.name} failed: {failure}")
+    def _holds(self, seat: _Seat) -> bool:
+        """Whether a role's process lives and has not ended its role."""
+        process = self._processes.get(seat.name)
+        if process is None or not pid_file(self._places.replay, seat.role, seat.index).exists():
+            return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def _cause(self, seat: _Seat, failure: RayTaskError) -> ShoalError:
+        """The role's own error, as it was raised. Where it was raised is for a file."""
+        cause = failure.cause
+        if isinstance(cause, ShoalError):
+            return type(cause)(f"{seat.name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
+        file = self._folder.path / "error.txt"
+        file.write_text(_COLOURS.sub("", str(failure)) + "\n", encoding="utf-8")
+        reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}".strip()
+        return ShoalError(f"{seat.name} failed: {reason} (the traceback is in {file})")
