@@ -141,5 +141,5 @@ def test_a_cluster_that_is_too_small_is_named_not_waited_for(train: Start, monke
             assert training.end(120) == 1, training.output
         finally:
             cluster.communicate("\n")
-    assert "could not place" in training.output and "which has 2 CPUs" in training.output
+    assert "4 roles need 4 CPUs" in training.output and "which has 2 CPUs" in training.output
     assert training.read("summary.json")["status"] == "failed"

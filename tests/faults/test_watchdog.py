@@ -21,7 +21,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 from shoal.runtime.watchdog import watched
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
-earlier = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
+earlier = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 with watched(os.getpid(), Path(sys.argv[1])):
     unmarked = {name: value for name, value in os.environ.items() if name != "SHOAL_DRIVER"}
     noted = subprocess.Popen(SLEEP, start_new_session=True, env=unmarked, stdout=subprocess.DEVNULL)

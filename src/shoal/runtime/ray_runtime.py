@@ -191,7 +191,7 @@ class _Fleet:
                 continue
             except RayTaskError as failure:
                 seat.host = None
-                raise self._cause(seat, failure) from failure
+                raise _cause(seat.name, failure, self._folder) from failure
             getattr(self._supervisor, "evaluation" if seat.role == "evaluator" else seat.role)(report)
             if seat.role != "evaluator" and not self._ledger.stop:
                 self._submit(seat)
@@ -222,8 +222,9 @@ class _Fleet:
             if seat.work is not None and time.monotonic() > seat.due + SILENCE_SECONDS:
                 seat.due = math.inf
                 late = f"has not answered for {SILENCE_SECONDS:.0f} s: does its environment hang?"
-                process = self._processes[seat.name].pid if seat.built and seat.name in self._processes else "starting"
-                self._supervisor.note(f"{seat.name} (process {process}) {late}")
+                process = self._processes.get(seat.name) if seat.built else None
+                where = "its process is starting" if process is None else f"process {process.pid}"
+                self._supervisor.note(f"{seat.name} ({where}) {late}")
 
     def _wind_down(self) -> Status | None:
         """Ends training, which cuts an evaluation under way, then judges the final weights."""
@@ -296,12 +297,13 @@ class _Fleet:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    def _cause(self, seat: _Seat, failure: RayTaskError) -> ShoalError:
-        """The role's own error, as it was raised. Where it was raised is for a file."""
-        cause = failure.cause
-        if isinstance(cause, ShoalError):
-            return type(cause)(f"{seat.name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
-        file = self._folder.path / "error.txt"
-        file.write_text(_COLOURS.sub("", str(failure)) + "\n", encoding="utf-8")
-        reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}".strip()
-        return ShoalError(f"{seat.name} failed: {reason} (the traceback is in {file})")
+
+def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
+    """The role's own error, as it was raised; the traceback goes to a file."""
+    cause = failure.cause
+    if isinstance(cause, ShoalError):
+        return type(cause)(f"{name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
+    file = folder.path / "error.txt"
+    file.write_text(_COLOURS.sub("", str(failure)) + "\n", encoding="utf-8")
+    reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}"
+    return ShoalError(f"{name} failed: {reason} (the traceback is in {file})")
