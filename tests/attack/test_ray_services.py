@@ -28,16 +28,6 @@ def updates(training: Training) -> int:
     return Ledger(replay, [replay / "shard_000"]).updates
 
 
-def service(training: Training, name: str) -> psutil.Process:
-    return next(p for p in psutil.Process(training.process.pid).children() if p.name() == name)
-
-
-def session_folder(training: Training) -> Path:
-    """The folder that was made for the run's Ray."""
-    words = " ".join(service(training, "raylet").cmdline()).replace("=", " ").split()
-    return Path(next(word for word in words if "/session_" in word).split("/r/session_")[0])
-
-
 INTRUDER = """
 import sys
 from ray._raylet import GcsClient
@@ -51,9 +41,7 @@ except Exception as error:
 
 def intrude(training: Training, **variables: str) -> str:
     """What a client of the run's Ray gets to hear."""
-    words = " ".join(service(training, "raylet").cmdline()).replace("=", " ").split()
-    address = words[words.index("--gcs-address") + 1]
-    command = [sys.executable, "-c", INTRUDER, address]
+    command = [sys.executable, "-c", INTRUDER, training.ray_option("gcs-address")]
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True).stdout.strip()
 
 
@@ -70,8 +58,8 @@ def assert_a_clear_end(training: Training, died: str) -> None:
 def test_the_raylets_death_ends_the_run_and_it_can_be_resumed(train: Start) -> None:
     training = train("train", SCENARIO, *SMALL)
     training.wait_for(lambda: updates(training) > 20, "updates")
-    folder = session_folder(training)
-    service(training, "raylet").kill()
+    folder = training.ray_folder
+    training.service("raylet").kill()
     assert_a_clear_end(training, "raylet")
     made = training.read("summary.json")["env_steps"]
     assert not folder.exists()
@@ -102,7 +90,7 @@ def test_only_this_user_of_this_machine_reaches_ray_and_gcs_servers_death_ends_t
     }
     assert {name for name, _ in listening} >= {"gcs_server", "raylet"}
     assert {address for _, address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, listening
-    folder = session_folder(training)
+    folder = training.ray_folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "token").stat().st_mode) == 0o600
     assert not (tmp_path / ".ray").exists()
@@ -110,6 +98,6 @@ def test_only_this_user_of_this_machine_reaches_ray_and_gcs_servers_death_ends_t
     assert intrude(training, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64) == "AuthenticationError"
     assert intrude(training, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(folder / "token")) == "let in"
 
-    service(training, "gcs_server").kill()
+    training.service("gcs_server").kill()
     assert_a_clear_end(training, "gcs_server")
     assert not folder.exists()
