@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.faults.conftest import ROOT, Training
+from tests.faults.conftest import Training
 
 from shoal.replay import Ledger
 
 pytestmark = pytest.mark.attack
-SCENARIO = str(ROOT / "scenarios" / "cartpole_apex_dqn.yaml")
+SCENARIO = "cartpole_apex_dqn"
 SMALL = ("--actors", "1", "replay.min_size=200", "learner.checkpoint_seconds=100000", "evaluation.every_steps=1000000")
 Start = Callable[..., Training]
 

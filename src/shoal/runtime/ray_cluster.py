@@ -68,7 +68,7 @@ class Cluster:
             now: look at once, and do not wait for a service to come back.
         """
         time_now = time.monotonic()
-        if self.lost is None and (now or time_now - self._looked >= LOOK_SECONDS):
+        if now or time_now - self._looked >= LOOK_SECONDS:
             self._looked = time_now
             silent = [name for name, address in self._services.items() if not _listens(address)]
             if not silent:

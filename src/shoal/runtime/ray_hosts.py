@@ -16,7 +16,7 @@ Role = Literal["actor", "learner", "inference", "evaluator"]
 
 
 def pid_file(replay: Path, role: Role, index: int) -> Path:
-    """Where a role says which process it has, from when it is built until it has ended and saved what it holds."""
+    """Where a role says which process it has, once it is built."""
     return replay / f"{role}_{index}.pid"
 
 
@@ -45,8 +45,6 @@ class Host:
         report = self._role.run(**bounds)
         if self._role.stopping:
             self._role.end()
-            role, index, _, places = self._place
-            pid_file(places.replay, role, index).unlink(missing_ok=True)
         return report
 
 

@@ -151,8 +151,8 @@ class _Fleet:
         self._supervisor.ray_calls += 1
 
     def _require_ray(self, *, now: bool = False) -> None:
-        """Ends the run when Ray cannot watch it any more: its calls would wait for ever, or end this process."""
-        if died := self._cluster.died(now=now):
+        """Ends the run when Ray cannot watch it any more. Roles still answer for a while, and can be told to save."""
+        if self._cluster.lost is None and (died := self._cluster.died(now=now)):
             raise ShoalError(
                 f"Ray's {died} has died, often because the machine has too little memory, and the run cannot go on "
                 f"without it. Go on where it stopped: `shoal resume {self._folder.path}`."
@@ -250,10 +250,13 @@ class _Fleet:
 
     def _drain(self, seconds: float) -> None:
         """Waits until all but the evaluator have ended; those that are still being built hold nothing."""
-        if self._learner.built and self._learner.host is not None and self._learner.work is None:
-            self._submit(self._learner)  # between two pieces of work: let it save
-        deadline = time.monotonic() + seconds
-        while any(seat.work is not None and seat.built for seat in self._trainers):
+        deadline, asked = time.monotonic() + seconds, False
+        while True:
+            if not asked and self._learner.built and self._learner.host is not None and self._learner.work is None:
+                self._submit(self._learner)  # its last piece of work may have ended before the run did: let it save
+                asked = True
+            if not any(seat.work is not None and seat.built for seat in self._trainers):
+                break
             if time.monotonic() > deadline or self._signals.hurry:
                 break
             self._collect(POLL_SECONDS)
@@ -262,9 +265,6 @@ class _Fleet:
     def _stop(self) -> None:
         """Lets every role end what it holds, then ends its process."""
         self._ledger[Entry.STOP] = HALT
-        if self._cluster.lost is not None:
-            self._stop_without_ray()
-            return
         deadline, failed = time.monotonic() + FINISH_SECONDS, True
         while failed and time.monotonic() < deadline:  # one role's error must not cost another its last checkpoint
             try:
@@ -272,30 +272,15 @@ class _Fleet:
                 failed = False
             except (RayActorError, ShoalError) as error:
                 self._supervisor.note(f"while ending: {error}")
+        if self._cluster.lost is not None:  # Ray cannot end them any more
+            for process in self._processes.values():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            return
         for seat in self._seats:
             if seat.host is not None:
                 ray.kill(seat.host)
         remove_placement_group(self._group)
-
-    def _stop_without_ray(self) -> None:
-        """The roles outlive Ray's services for a while, and shared memory tells them to stop and save."""
-        deadline = time.monotonic() + FINISH_SECONDS
-        while any(self._holds(seat) for seat in self._trainers) and time.monotonic() < deadline:
-            if self._signals.hurry:
-                break
-            time.sleep(POLL_SECONDS)
-        for process in self._processes.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-
-    def _holds(self, seat: _Seat) -> bool:
-        """Whether a role's process lives and has not ended its role."""
-        process = self._processes.get(seat.name)
-        if process is None or not pid_file(self._places.replay, seat.role, seat.index).exists():
-            return False
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        return False
 
 
 def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
