@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
 from shoal.loops.assembly import Places, choose_device, inference_device
+from shoal.loops.checkpoint import atomic_write
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
 from shoal.runtime.ray_cluster import Cluster, cluster
@@ -289,6 +290,6 @@ def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
     if isinstance(cause, ShoalError):
         return type(cause)(f"{name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
     file = folder.path / "error.txt"
-    file.write_text(_COLOURS.sub("", str(failure)) + "\n", encoding="utf-8")
+    atomic_write(file, f"{_COLOURS.sub('', str(failure))}\n".encode(errors="replace"))
     reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}"
     return ShoalError(f"{name} failed: {reason} (the traceback is in {file})")
