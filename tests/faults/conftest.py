@@ -63,6 +63,20 @@ class Training:
             time.sleep(0.1)
         raise AssertionError(f"no {what} within {seconds} s:\n{self.output}")
 
+    def service(self, name: str) -> psutil.Process:
+        """One of Ray's own processes: raylet or gcs_server."""
+        return next(p for p in psutil.Process(self.process.pid).children() if p.name() == name)
+
+    def ray_option(self, name: str) -> str:
+        """What the run's raylet was started with."""
+        words = " ".join(self.service("raylet").cmdline()).replace("=", " ").split()
+        return words[words.index(f"--{name}") + 1]
+
+    @property
+    def ray_folder(self) -> Path:
+        """The folder that was made for the run's Ray."""
+        return Path(self.ray_option("session-dir")).parents[1]
+
     def kill_role(self, name: str) -> None:
         """kill -9 of one role; waits until another process has taken its place."""
         before = self.wait_for(lambda: self.pids().get(name), f"process of {name}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,16 +18,18 @@ pytestmark = pytest.mark.faults
 
 DRIVER = """
 import os, subprocess, sys, time
+from pathlib import Path
 from shoal.runtime.watchdog import watched
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
-with watched(os.getpid()):
+earlier = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+with watched(os.getpid(), Path(sys.argv[1])):
     unmarked = {name: value for name, value in os.environ.items() if name != "SHOAL_DRIVER"}
     noted = subprocess.Popen(SLEEP, start_new_session=True, env=unmarked, stdout=subprocess.DEVNULL)
     time.sleep(4)
     # Started by a process that is gone at once: no descendant of the driver when anyone looks, as Ray's late workers.
     launch = "import subprocess as s, sys; print(s.Popen(sys.argv[1:], start_new_session=True, stdout=s.DEVNULL).pid)"
     late = subprocess.run([sys.executable, "-c", launch, *SLEEP], stdout=subprocess.PIPE, text=True).stdout.strip()
-    print(noted.pid, late, flush=True)
+    print(earlier.pid, noted.pid, late, flush=True)
     os.kill(os.getpid(), 9)
 """
 
@@ -38,14 +41,21 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def test_ends_the_noted_and_the_marked() -> None:
-    driver = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True)
+def test_ends_the_noted_and_the_marked_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "ray"
+    (folder / "session").mkdir(parents=True)
+    driver = subprocess.run([sys.executable, "-c", DRIVER, str(folder)], capture_output=True, text=True)
     assert driver.returncode == -9, driver.stderr
-    noted, late = (psutil.Process(int(pid)) for pid in driver.stdout.split())
-    assert wait_until(lambda: not noted.is_running() and not late.is_running(), 20)
+    earlier, noted, late = (psutil.Process(int(pid)) for pid in driver.stdout.split())
+    try:
+        assert wait_until(lambda: not noted.is_running() and not late.is_running(), 20)
+        assert wait_until(lambda: not folder.exists(), 20)
+        assert earlier.is_running()
+    finally:
+        earlier.kill()
 
 
-def test_the_mark_is_gone_after_the_run() -> None:
-    with watchdog.watched(os.getpid()):
+def test_the_mark_is_gone_after_the_run(tmp_path: Path) -> None:
+    with watchdog.watched(os.getpid(), tmp_path / "ray"):
         assert os.environ[watchdog.MARK] == str(os.getpid())
     assert watchdog.MARK not in os.environ

@@ -28,7 +28,6 @@ from shoal.runtime.progress import Progress
 from shoal.runtime.run_folder import RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
-from shoal.runtime.watchdog import watched
 from shoal.sharing import connect_registry
 from shoal.types import EnvSpec
 
@@ -129,8 +128,7 @@ def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: Sto
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            with watched(os.getpid()):
-                status = _guarded(supervisor, lambda: run_on_ray(supervisor, places, folder, signals))
+            status = _guarded(supervisor, lambda: run_on_ray(supervisor, places, folder, signals))
     except BaseException as failure:
         error = _told(failure)
         raise

@@ -6,29 +6,26 @@ per second whatever its speed.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import math
-import os
+import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
-
+import psutil
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
 from shoal.loops.assembly import Places, choose_device, inference_device
+from shoal.loops.checkpoint import atomic_write
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
+from shoal.runtime.ray_cluster import Cluster, cluster
 from shoal.runtime.ray_hosts import Host, Role, pid_file
 from shoal.runtime.run_folder import RunFolder, Status
 from shoal.runtime.signals import StopSignals
@@ -38,8 +35,7 @@ POLL_SECONDS = 0.1
 PLACEMENT_SECONDS = 30.0
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
-OBJECT_STORE_BYTES = 100 * 2**20
-"""Data does not go through it."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -64,52 +60,18 @@ class _Seat:
 
 def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Status:
     """Runs until the supervisor says how it ended."""
-    with _cluster(supervisor):
+    with cluster(supervisor) as found:
         signals.install()  # Ray has put its own handlers in place
-        return _Fleet(supervisor, places, folder, signals).run()
-
-
-@contextmanager
-def _cluster(supervisor: Supervisor) -> Iterator[None]:
-    """A Ray on this machine only, or the one at `address`."""
-    settings = supervisor.settings
-    try:
-        if settings.address:
-            _connect(settings.address)
-        else:
-            roles, cores = settings.actors + 2 + (settings.actor.inference == "served"), os.cpu_count() or 1
-            if roles > cores:
-                supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
-            ray.init(
-                num_cpus=max(roles, cores),
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-            )
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _connect(address: str) -> None:
-    """Joins a running cluster."""
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
-            "Leave --address out to train on this machine alone."
-        ) from error
+        return _Fleet(supervisor, places, folder, signals, found).run()
 
 
 class _Fleet:
     """All roles of a run."""
 
-    def __init__(self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> None:
-        self._signals = signals
+    def __init__(
+        self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals, cluster: Cluster
+    ) -> None:
+        self._signals, self._cluster = signals, cluster
         self._supervisor, self._settings, self._ledger = supervisor, supervisor.settings, supervisor.ledger
         self._places, self._folder = places, folder
         self._text = self._settings.model_dump_json()
@@ -125,18 +87,18 @@ class _Fleet:
             self._trainers.append(server)
             self._seats.append(server)
             devices.append((server, inference_device(self._settings, spec)))
-        self._pids: dict[str, int] = {}
+        self._processes: dict[str, psutil.Process] = {}
         self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
 
     def run(self) -> Status:
         """The supervision loop."""
-        for seat in self._trainers:
-            self._start(seat)
-            self._submit(seat)
         outcome: Status | None = None
         recorded = time.monotonic()
         try:
+            for seat in self._trainers:
+                self._start(seat)
+                self._submit(seat)
             while outcome is None:
                 self._collect(POLL_SECONDS)
                 if self._evaluator.work is None and self._supervisor.take_evaluation_turn():
@@ -155,25 +117,32 @@ class _Fleet:
 
     def _reserve(self) -> tuple[list[dict[str, float]], PlacementGroup]:
         """Room for every role on this node: shared memory does not reach further. Does not wait for ever for it."""
-        here = ray.get_runtime_context().get_node_id()
-        node = next(node for node in ray.nodes() if node["NodeID"] == here)
+        node = self._cluster.node
         total = node["Resources"]
         gpus = min(len(self._gpu_users), int(total.get("GPU", 0)))
         each = gpus / len(self._gpu_users) if gpus else 0.0  # two roles may share one
         pin = {f"node:{node['NodeManagerAddress']}": 0.001}
         needs = [{"CPU": 1.0, **({"GPU": each} if each and seat in self._gpu_users else {})} for seat in self._seats]
+        wanted = f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''} on this node"
+        if total.get("CPU", 0) < len(needs):
+            raise PlacementError(
+                f"This run's {len(needs)} roles need {wanted}, which has {total.get('CPU', 0):g} CPUs for Ray. "
+                "Use fewer actors, or start Ray with more: `ray.init(num_cpus=…)`, `ray start --num-cpus=…`."
+            )
         group = placement_group([{**need, **pin} for need in needs], strategy="PACK")
         if not ray.wait([group.ready()], timeout=PLACEMENT_SECONDS)[0]:
-            free, wanted = ray.available_resources(), f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''}"
+            remove_placement_group(group)
+            free = ray.available_resources().get("CPU", 0)
             raise PlacementError(
-                f"The cluster could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. "
-                f"They need {wanted} on this node, which has {total.get('CPU', 0):g} CPUs; of the whole cluster "
-                f"{free.get('CPU', 0):g} CPUs are free. Use fewer actors, or free some."
+                f"Ray could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. They need "
+                f"{wanted}, which has {total.get('CPU', 0):g} CPUs; of the whole cluster {free:g} CPUs are free. "
+                "Use fewer actors, or free some."
             )
         return needs, group
 
     def _start(self, seat: _Seat) -> None:
         """Gives a role a process."""
+        self._require_ray(now=True)
         pid_file(self._places.replay, seat.role, seat.index).unlink(missing_ok=True)
         need = self._needs[seat.number]
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.number)
@@ -181,6 +150,14 @@ class _Fleet:
         folders = (str(self._places.replay), str(self._places.checkpoints))
         seat.host, seat.work, seat.built = host.remote(seat.role, seat.index, self._text, *folders), None, False
         self._supervisor.ray_calls += 1
+
+    def _require_ray(self, *, now: bool = False) -> None:
+        """Ends the run when Ray cannot watch it any more. Roles still answer for a while, and can be told to save."""
+        if self._cluster.lost is None and (died := self._cluster.died(now=now)):
+            raise ShoalError(
+                f"Ray's {died} has died, often because the machine has too little memory, and the run cannot go on "
+                f"without it. Go on where it stopped: `shoal resume {self._folder.path}`."
+            )
 
     def _submit(self, seat: _Seat) -> None:
         """Asks a role for its next bounded piece of work."""
@@ -200,6 +177,7 @@ class _Fleet:
 
     def _collect(self, timeout: float) -> None:
         """Takes in what is done, restarts what died, asks for more unless the run is ending."""
+        self._require_ray()
         self._note_processes()
         self._note_silence()
         working = {seat.work: seat for seat in self._seats if seat.work is not None}
@@ -214,7 +192,7 @@ class _Fleet:
                 continue
             except RayTaskError as failure:
                 seat.host = None
-                raise _cause(seat, failure) from failure
+                raise _cause(seat.name, failure, self._folder) from failure
             getattr(self._supervisor, "evaluation" if seat.role == "evaluator" else seat.role)(report)
             if seat.role != "evaluator" and not self._ledger.stop:
                 self._submit(seat)
@@ -223,6 +201,7 @@ class _Fleet:
         if self._ledger.stop:
             seat.host = None
             return
+        self._require_ray(now=True)  # roles die with their raylet, and none can be started again then
         self._supervisor.restarted(seat.name, "its process ended")
         self._start(seat)
         self._submit(seat)
@@ -233,16 +212,20 @@ class _Fleet:
             file = pid_file(self._places.replay, seat.role, seat.index)
             if seat.host is not None and not seat.built and file.exists() and (text := file.read_text()):
                 seat.built = True
-                self._pids[seat.name] = int(text)
-                self._folder.write_json("processes.json", self._pids)
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
+                    self._processes[seat.name] = psutil.Process(int(text))
+                    pids = {name: process.pid for name, process in self._processes.items()}
+                    self._folder.write_json("processes.json", pids)
 
     def _note_silence(self) -> None:
         """An environment may hang, and its actor with it: that looks like a slow one, but the user should know."""
         for seat in self._seats:
-            if seat.work is not None and seat.built and time.monotonic() > seat.due + SILENCE_SECONDS:
+            if seat.work is not None and time.monotonic() > seat.due + SILENCE_SECONDS:
                 seat.due = math.inf
                 late = f"has not answered for {SILENCE_SECONDS:.0f} s: does its environment hang?"
-                self._supervisor.note(f"{seat.name} (process {self._pids[seat.name]}) {late}")
+                process = self._processes.get(seat.name) if seat.built else None
+                where = "its process is starting" if process is None else f"process {process.pid}"
+                self._supervisor.note(f"{seat.name} ({where}) {late}")
 
     def _wind_down(self) -> Status | None:
         """Ends training, which cuts an evaluation under way, then judges the final weights."""
@@ -268,10 +251,13 @@ class _Fleet:
 
     def _drain(self, seconds: float) -> None:
         """Waits until all but the evaluator have ended; those that are still being built hold nothing."""
-        if self._learner.built and self._learner.host is not None and self._learner.work is None:
-            self._submit(self._learner)  # between two pieces of work: let it save
-        deadline = time.monotonic() + seconds
-        while any(seat.work is not None and seat.built for seat in self._trainers):
+        deadline, asked = time.monotonic() + seconds, False
+        while True:
+            if not asked and self._learner.built and self._learner.host is not None and self._learner.work is None:
+                self._submit(self._learner)  # its last piece of work may have ended before the run did: let it save
+                asked = True
+            if not any(seat.work is not None and seat.built for seat in self._trainers):
+                break
             if time.monotonic() > deadline or self._signals.hurry:
                 break
             self._collect(POLL_SECONDS)
@@ -287,14 +273,23 @@ class _Fleet:
                 failed = False
             except (RayActorError, ShoalError) as error:
                 self._supervisor.note(f"while ending: {error}")
+        if self._cluster.lost is not None:  # Ray cannot end them any more
+            for process in self._processes.values():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            return
         for seat in self._seats:
             if seat.host is not None:
                 ray.kill(seat.host)
+        remove_placement_group(self._group)
 
 
-def _cause(seat: _Seat, failure: RayTaskError) -> ShoalError:
-    """The role's own error, as it was raised."""
+def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
+    """The role's own error, as it was raised; the traceback goes to a file."""
     cause = failure.cause
     if isinstance(cause, ShoalError):
-        return type(cause)(f"{seat.name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
-    return ShoalError(f"{seat.name} failed: {failure}")
+        return type(cause)(f"{name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
+    file = folder.path / "error.txt"
+    atomic_write(file, f"{_COLOURS.sub('', str(failure))}\n".encode(errors="replace"))
+    reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}"
+    return ShoalError(f"{name} failed: {reason} (the traceback is in {file})")

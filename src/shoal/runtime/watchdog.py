@@ -1,10 +1,11 @@
-"""Ends what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID`.
+"""Ends what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID FOLDER`.
 
 A driver killed with -9 cannot clean up, and some of Ray's helper processes outlive it by minutes. This small process
 ends those that are still there some seconds after the driver died or failed. It knows them in two ways, because each
 misses some: it notes the driver's descendants while the run lasts (its standard input stays open), and it looks for a
 mark in their environment. A worker that Ray started in the driver's last second was never noted but bears the mark;
-Ray's agents have overwritten the memory where their mark was, but they are old and noted.
+Ray's agents have overwritten the memory where their mark was, but they are old and noted. Children that the driver had
+before the run are left alone. Last, it removes the folder of the run's Ray.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
-"""Time for the descendants to notice by themselves and end in order."""
+"""Time for the descendants to notice by themselves and stop cleanly."""
 ROUNDS = 3
 """How often to look again: a process that is being ended may have started another."""
 MARK = "SHOAL_DRIVER"
@@ -29,9 +32,15 @@ MARK = "SHOAL_DRIVER"
 
 
 @contextlib.contextmanager
-def watched(pid: int) -> Iterator[None]:
-    """Keeps a watchdog beside this process."""
-    command = [sys.executable, "-m", "shoal.runtime.watchdog", str(pid)]
+def watched(pid: int, folder: Path) -> Iterator[None]:
+    """Keeps a watchdog beside this process.
+
+    Args:
+        pid: this process.
+        folder: made for the run; removed when this process can no longer do it.
+    """
+    earlier = (str(child.pid) for child in psutil.Process(pid).children())
+    command = [sys.executable, "-m", "shoal.runtime.watchdog", str(pid), str(folder), *earlier]
     dog = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     os.environ[MARK] = str(pid)
     try:
@@ -51,20 +60,31 @@ def _close(dog: subprocess.Popen[bytes]) -> None:
     dog.stdin.close()
 
 
-def main(pid: int) -> None:
+def remove_folder(folder: Path) -> None:
+    """Removes it, also while the last of those who write there are ending."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
+
+
+def main(pid: int, folder: Path, earlier: set[int]) -> None:
     """Watches until standard input ends, which is when the driver does."""
     family: set[psutil.Process] = set()
+    earlier |= {os.getpid()}
     alive = True
     while alive:
         with contextlib.suppress(psutil.NoSuchProcess):
-            family |= set(psutil.Process(pid).children(recursive=True))
+            for child in psutil.Process(pid).children():
+                if child.pid not in earlier:
+                    family |= {child, *child.children(recursive=True)}
         alive = not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]
-    family.discard(psutil.Process())
     for _ in range(ROUNDS):
         _wait(family, pid)
         for process in _alive(family, pid):
             with contextlib.suppress(psutil.Error):
                 process.kill()
+    remove_folder(folder)
 
 
 def _wait(family: set[psutil.Process], pid: int) -> None:
@@ -92,4 +112,4 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), {int(number) for number in sys.argv[3:]})

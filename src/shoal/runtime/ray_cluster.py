@@ -1,0 +1,205 @@
+"""Which Ray a run uses: one of its own, which only this user of this machine can reach, or one that runs already."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
+
+import ray
+from ray._private import ray_constants
+from ray.exceptions import RayError
+
+from shoal.errors import PlacementError, ShoalError
+from shoal.runtime.supervisor import Supervisor
+from shoal.runtime.watchdog import remove_folder, watched
+
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Data does not go through it."""
+LOOK_SECONDS = 1.0
+RETURN_SECONDS = 5.0
+"""A cluster's head may be started again by whoever runs the cluster; a Ray of our own is started by nobody else."""
+SHUTDOWN_SECONDS = 30.0
+LONGEST_BASE = 20
+"""Bytes of a folder in which Ray's session can be: a socket's path has 103 at most, Ray and we add up to 81."""
+_TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+class Cluster:
+    """The Ray this process is connected to, and whether it still lives.
+
+    Ray's own calls hang, or end the process after a minute, when one of its services has died. So the operating system
+    is asked: does anyone listen where the service did?
+    """
+
+    def __init__(self, own: bool) -> None:
+        """Args:
+        own: whether this run started it.
+        """
+        here = ray.get_runtime_context().get_node_id()
+        self.node = next(node for node in ray.nodes() if node["NodeID"] == here)
+        """This node, as Ray describes it."""
+        self.lost: str | None = None
+        """The service that died, once that is known."""
+        gcs_host, _, gcs_port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._services = {
+            "raylet": (self.node["NodeManagerAddress"], self.node["NodeManagerPort"]),
+            "gcs_server": (gcs_host.strip("[]"), int(gcs_port)),
+        }
+        self._patience = 0.0 if own else RETURN_SECONDS
+        self._looked = self._answered = time.monotonic()
+
+    def died(self, *, now: bool = False) -> str | None:
+        """The name of a service that has died, or None. Looks once per second.
+
+        Args:
+            now: look at once, and do not wait for a service to come back.
+        """
+        time_now = time.monotonic()
+        if now or time_now - self._looked >= LOOK_SECONDS:
+            self._looked = time_now
+            silent = [name for name, address in self._services.items() if not _listens(address)]
+            if not silent:
+                self._answered = time_now
+            elif now or time_now - self._answered >= self._patience:
+                self.lost = silent[0]
+        return self.lost
+
+
+@contextmanager
+def cluster(supervisor: Supervisor) -> Iterator[Cluster]:
+    """The Ray this process is connected to already, the one at `address`, or a new one on this machine only. Ends only
+    what it began.
+    """
+    if ray.is_initialized():
+        yield Cluster(own=False)
+        return
+    if supervisor.settings.address:
+        _connect(supervisor.settings.address)
+        found = None
+        try:
+            found = Cluster(own=False)
+            yield found
+        finally:
+            _shutdown(found)
+        return
+    folder = _private_folder()
+    try:
+        with watched(os.getpid(), folder), _token_of_its_own(folder):
+            found = None
+            try:
+                _start(supervisor, folder)
+                found = Cluster(own=True)
+                yield found
+            finally:
+                _shutdown(found)
+    finally:
+        remove_folder(folder)
+
+
+def _start(supervisor: Supervisor, folder: Path) -> None:
+    settings = supervisor.settings
+    roles, cores = settings.actors + 2 + (settings.actor.inference == "served"), os.cpu_count() or 1
+    if roles > cores:
+        supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
+    # Ray replaces 127.0.0.1 by this machine's outer address, and then listens on all interfaces, unless it is told
+    # that it will have one node only.
+    many_nodes, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        ray.init(
+            "local",  # not one that RAY_ADDRESS or an earlier `ray start` names
+            num_cpus=max(roles, cores),
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder / "r"),  # inside: Ray makes it writable for everybody
+        )
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = many_nodes
+
+
+def _connect(address: str) -> None:
+    """Joins a running cluster."""
+    try:
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise PlacementError(
+            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
+            "Leave --address out to train on this machine alone."
+        ) from error
+
+
+def _shutdown(found: Cluster | None) -> None:
+    if found is None or found.lost is None:
+        ray.shutdown()
+        return
+    # Ray waits for services that are dead: some seconds, and not for ever.
+    thread = threading.Thread(target=ray.shutdown, daemon=True)
+    thread.start()
+    thread.join(SHUTDOWN_SECONDS)
+
+
+def _private_folder() -> Path:
+    """For Ray's sockets, logs and token: only this user can enter it. Its path is short, whatever TMPDIR says."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) > LONGEST_BASE:
+        base = "/tmp"
+    try:
+        return Path(tempfile.mkdtemp(prefix="shoal-", dir=base))
+    except OSError as error:
+        raise ShoalError(
+            f"Ray needs a folder for its sockets, and none can be made in {base}: {error.strerror}. Set TMPDIR to a "
+            f"folder that you can write to, with a path of at most {LONGEST_BASE} bytes, or use --runtime inline."
+        ) from error
+
+
+@contextmanager
+def _token_of_its_own(folder: Path) -> Iterator[None]:
+    """Nobody may use this Ray without a token that only this user can read. Ray's usual one, ~/.ray/auth_token, can be
+    read by everybody.
+    """
+    before = {name: os.environ.pop(name, None) for name in _TOKEN_VARIABLES}
+    token = folder / "token"
+    token.touch(0o600)
+    token.write_text(secrets.token_hex(32))
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    _read_token_variables()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        _read_token_variables()
+
+
+def _read_token_variables() -> None:
+    """Ray has read them when it was imported."""
+    core: Any = ray._raylet
+    core.Config.initialize("")
+    core.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=1.0).close()
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # that is our own lack of file handles, and proves nothing
+    return True
