@@ -10,6 +10,7 @@
     │   └── WrongSchema      rows that do not fit the shard
     ├── CheckpointError      a checkpoint cannot be read
     ├── RunInUse             another live process owns this run folder
+    ├── UnsafePath           a link or an odd file where Shoal would write
     └── PlacementError       the cluster cannot place a role
 
 Each message names the value and the remedy; the command line prints it without a traceback.
@@ -67,6 +68,10 @@ class CheckpointError(ShoalError):
 
 class RunInUse(ShoalError):
     """Another live process owns this run folder."""
+
+
+class UnsafePath(ShoalError):
+    """A link or an odd file where Shoal would write."""
 
 
 class PlacementError(ShoalError):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from shoal.cli.output import relative
-from shoal.errors import ShoalError
+from shoal.errors import RunInUse, ShoalError
 
 State = Literal["live", "resumable", "kept", "dead"]
 
@@ -93,10 +93,12 @@ def find_held(runs: Path) -> Iterator[Held]:
 
 def _on_disk(runs: Path) -> Iterator[Path]:
     """Replays that runs point at. Only folders that a run has signed: a wrong pointer must not cost anybody's files."""
+    from shoal.files import is_own_folder
+
     for pointer in sorted(runs.glob("*/replay.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             path = Path(json.loads(pointer.read_text())["path"])
-            if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve():
+            if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve() and is_own_folder(path):
                 yield path
 
 
@@ -121,14 +123,18 @@ def _registry_state(path: Path) -> State:
 
 
 def _owner(path: Path) -> Path | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Path(json.loads((path / "owner.json").read_text())["run"]).resolve()
-    return None
+    from shoal.runtime.replay_folder import owner_of
+
+    run = owner_of(path)
+    return None if run is None else run.resolve()
 
 
 def _state(path: Path, run: Path | None) -> State:
+    from shoal.runtime.replay_folder import in_use
     from shoal.runtime.run_folder import RunFolder
 
+    if in_use(path):
+        return "live"
     if run is None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime < _NEW_SECONDS:
@@ -136,10 +142,7 @@ def _state(path: Path, run: Path | None) -> State:
         return "dead"
     if not run.is_dir():
         return "dead"
-    folder = RunFolder(run)
-    if folder.owner() is not None:
-        return "live"
-    status = None
+    folder, status = RunFolder(run), None
     with contextlib.suppress(OSError, ValueError):
         status = folder.read_json("summary.json").get("status")
     if status not in ("solved", "finished"):
@@ -165,16 +168,16 @@ def _agreed(wanted: list[Held], everything: bool, yes: bool) -> bool:
 
 
 def _removed(held: Held) -> bool:
-    """Removes a replay while holding its run's lock, so that nobody resumes the run meanwhile."""
-    from shoal.errors import RunInUse
+    """Removes a replay while holding its lock, so that no run takes it up meanwhile. Nothing is written elsewhere."""
     from shoal.runtime.run_folder import RunFolder
 
     try:
-        guard = RunFolder(held.run).lock() if held.run is not None and held.run.is_dir() else contextlib.nullcontext()
-        with guard:
+        if _held(held.path).state == "live":
+            raise RunInUse("a run has started to use it.")
+        with RunFolder(held.path).lock():
             shutil.rmtree(held.path)
         return True
-    except RunInUse as error:
+    except ShoalError as error:
         typer.echo(f"Left {held.path}: {error}", err=True)
     except OSError as error:
         typer.echo(f"Cannot remove {held.path}: {error.strerror}.", err=True)

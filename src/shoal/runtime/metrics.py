@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from shoal.errors import ConfigError
+from shoal.files import open_file
 
 _RESERVED = frozenset({"step", "wall"})
 _WANDB_STEP = "env_steps"
@@ -57,7 +58,7 @@ class MetricsLog:
         self._wandb: Any = None
         path = folder / "metrics.jsonl"
         _cut_partial_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = open_file(path, "a", encoding="utf-8")
         try:
             if tensorboard:
                 self._tensorboard = _TensorBoard(folder / "tensorboard")
@@ -159,7 +160,7 @@ def _cut_partial_line(path: Path) -> None:
     """Removes what a kill left of a last line, so that the next one starts on its own."""
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with open_file(path, "r+b") as file:
         data = file.read()
         if data and not data.endswith(b"\n"):
             file.truncate(data.rfind(b"\n") + 1)
