@@ -99,7 +99,9 @@ def test_a_pointer_to_another_runs_replay_is_not_followed(run: RunFolder, tmp_pa
     assert "this run has not signed it" in _why(run)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"path": 3}', '{"path": ""}', "[" * 100_000, '{"path": "\\u0000"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"path": 3}', '{"path": ""}', "[" * 100_000, '{"path": "\\u0000"}']
+)
 def test_a_damaged_pointer_is_no_replay(run: RunFolder, content: str) -> None:
     (run.path / "replay.json").write_text(content)
     replay, why = earlier_replay(run)

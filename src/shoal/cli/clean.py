@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import sys
 import time
@@ -84,28 +83,32 @@ def find_held(runs: Path) -> Iterator[Held]:
     """Every replay of this user on shared memory, and those on disk that belong to the runs of one folder."""
     from shoal.replay.storage import replay_folders, sharing_folders
 
-    seen: set[Path] = set()
-    for path in [*replay_folders(), *sharing_folders(), *_on_disk(runs)]:
-        if path not in seen:
-            seen.add(path)
-            yield _held(path)
+    pointed = dict(_pointed(runs))
+    for path in dict.fromkeys([*replay_folders(), *sharing_folders(), *pointed]):
+        yield _held(path, pointed.get(path))
 
 
-def _on_disk(runs: Path) -> Iterator[Path]:
-    """Replays that runs point at. Only folders that a run has signed: a wrong pointer must not cost anybody's files."""
-    from shoal.files import is_own_folder
+def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
+    """Replays that runs point at, and these runs. Only folders that the run has signed: a wrong pointer must not cost
+    anybody's files.
+    """
+    from shoal.runtime.replay_folder import own_replay
+    from shoal.runtime.run_folder import RunFolder
 
     for pointer in sorted(runs.glob("*/replay.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            path = Path(json.loads(pointer.read_text())["path"])
-            if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve() and is_own_folder(path):
-                yield path
+        if not pointer.parent.is_symlink() and (path := own_replay(RunFolder(pointer.parent.resolve()))) is not None:
+            yield path, pointer.parent.resolve()
 
 
-def _held(path: Path) -> Held:
+def _held(path: Path, run: Path | None) -> Held:
+    """Args:
+    path: a replay, or a registry.
+    run: the run that uses it, where that is known better than its owner.json says: it may have been moved.
+    """
     from shoal.replay.storage import folder_bytes
+    from shoal.runtime.replay_folder import owner_of
 
-    run, nbytes = _owner(path), 0
+    run, nbytes = run or owner_of(path), 0
     with contextlib.suppress(OSError):  # its run may be removing it just now
         nbytes = folder_bytes(path)
     state = _registry_state(path) if (path / "registry.json").is_file() else _state(path, run)
@@ -120,13 +123,6 @@ def _registry_state(path: Path) -> State:
         registry = connect_registry(path)
         return "live" if registry.maker_lives or any(True for _ in registry.entries(sweep=False)) else "dead"
     return "dead"
-
-
-def _owner(path: Path) -> Path | None:
-    from shoal.runtime.replay_folder import owner_of
-
-    run = owner_of(path)
-    return None if run is None else run.resolve()
 
 
 def _state(path: Path, run: Path | None) -> State:
@@ -172,7 +168,7 @@ def _removed(held: Held) -> bool:
     from shoal.runtime.run_folder import RunFolder
 
     try:
-        if _held(held.path).state == "live":
+        if _held(held.path, held.run).state == "live":
             raise RunInUse("a run has started to use it.")
         with RunFolder(held.path).lock():
             shutil.rmtree(held.path)

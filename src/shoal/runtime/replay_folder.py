@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import RunInUse
-from shoal.files import make_private
+from shoal.files import is_own_folder, make_private
 from shoal.replay.storage import choose_folder
 from shoal.runtime.run_folder import RunFolder
 
@@ -60,13 +60,10 @@ def new_replay(run: RunFolder, nbytes: int, requested: Path | None) -> ReplayFol
 
 def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
     """The replay of an earlier execution; or None, and why there is none that this run may use."""
-    pointer = _read(run.replay_json)
-    path, mark = Path(str(pointer.get("path") or run.path / ON_DISK)), pointer.get("mark")
-    if not os.path.exists(path):
-        path = run.path / ON_DISK / path.name  # it was moved with its run
+    path, mark = _pointer(run)
     if not os.path.isfile(path / "ledger.bin"):
         return None, "the replay of this run is gone (freed, or the machine was restarted)"
-    if why := _not_ours(run, path, mark):
+    if why := _not_ours(run, path, mark) or _not_safe(path):
         return None, f"{path} is not used: {why}"
     try:
         replay = ReplayFolder(run, path, str(mark or uuid.uuid4().hex))
@@ -78,6 +75,20 @@ def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
         with replay:
             return None, f"{path} is not used: {why}"
     return replay, ""
+
+
+def own_replay(run: RunFolder) -> Path | None:
+    """Where a run's replay is; looks, and changes nothing."""
+    path, mark = _pointer(run)
+    return path if is_own_folder(path) and not _not_ours(run, path, mark) else None
+
+
+def _pointer(run: RunFolder) -> tuple[Path, Any]:
+    """Where `replay.json` says that the replay is, and the mark it should bear."""
+    content = _read(run.replay_json)
+    path = Path(str(content.get("path") or run.path / ON_DISK))
+    moved_with_its_run = run.path / ON_DISK / path.name
+    return path if os.path.exists(path) else moved_with_its_run, content.get("mark")
 
 
 def free_earlier_replay(run: RunFolder) -> None:
@@ -97,6 +108,11 @@ def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
     # Replays of earlier versions have no mark: a moved run cannot prove that they are its own.
     if not _same(named, run.path) and (mark is None or _read(named / "replay.json").get("mark") == mark):
         return f"it belongs to {named}, and this run is a copy of it"
+    return ""
+
+
+def _not_safe(path: Path) -> str:
+    """Why a replay cannot be trusted; empty when it can. Others are kept from it from now on."""
     # Closed first: nobody else can change what is looked at next.
     if not make_private(path):
         return "it is a link, somebody else's, or others can write into it"
