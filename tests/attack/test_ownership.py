@@ -107,7 +107,7 @@ def test_a_renamed_run_is_live_and_goes_on_with_its_replay(train: Callable[..., 
     first = train("train", *SETTINGS, "--steps", "1000000", *SMALL)
     first.wait_for(lambda: (first.run / "replay.json").exists() and _steps(_replay(first.run)) > 500, "steps")
     run = first.run.resolve()
-    replay, moved = _replay(run), run.with_name("renamed")
+    replay, moved = _replay(run), first.out / "renamed"
     first.process.send_signal(signal.SIGSTOP)  # as Ctrl-Z does: it is silent, and alive
     run.rename(moved)
     cleaning = train("clean", "--all", "--yes")
