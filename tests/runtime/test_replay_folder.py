@@ -114,6 +114,25 @@ def test_folders_that_nobody_signed_are_not_touched(run: RunFolder) -> None:
         assert "has not signed it" in _why(run)
 
 
+def test_what_holds_the_run_is_no_replay(run: RunFolder) -> None:
+    """A run folder from somebody else may come with files beside it."""
+    for place in (run.path.parent, run.path):
+        (place / "ledger.bin").touch()
+        (place / "owner.json").write_text(json.dumps({"run": "/nowhere", "mark": "his"}))
+        (run.path / "replay.json").write_text(json.dumps({"path": str(place), "mark": "his"}))
+        assert "this run lies in it" in _why(run)
+
+
+def test_pipes_in_place_of_documents_are_not_waited_for(run: RunFolder) -> None:
+    replay = _replay(run)
+    (replay / "owner.json").unlink()
+    os.mkfifo(replay / "owner.json")
+    assert "has not signed it" in _why(run)
+    run.replay_json.unlink()
+    os.mkfifo(run.replay_json)
+    assert earlier_replay(run)[0] is None
+
+
 def test_replays_of_earlier_versions_are_known_by_their_path(run: RunFolder) -> None:
     (run.path / "replay.json").write_text(json.dumps({"path": str(_replay(run))}))
     (_replay(run) / "owner.json").write_text(json.dumps({"run": str(run.path), "pid": 1}))

@@ -16,8 +16,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import RunInUse
-from shoal.files import is_own_folder, make_private
+from shoal.errors import RunInUse, UnsafePath
+from shoal.files import is_own_folder, make_private, open_file
 from shoal.replay.storage import choose_folder
 from shoal.runtime.run_folder import RunFolder
 
@@ -105,6 +105,8 @@ def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
     named = owner_of(path)
     if named is None or owner.get("mark") != mark:
         return "this run has not signed it"
+    if run.path.is_relative_to(path):
+        return "it is no replay: this run lies in it"
     # Replays of earlier versions have no mark: a moved run cannot prove that they are its own.
     if not _same(named, run.path) and (mark is None or _read(named / "replay.json").get("mark") == mark):
         return f"it belongs to {named}, and this run is a copy of it"
@@ -145,7 +147,7 @@ def _same(one: Path, other: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON object; empty when there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(path.read_text())
+    with contextlib.suppress(OSError, ValueError, RecursionError, UnsafePath), open_file(path, "r") as file:
+        content = json.load(file)
         return content if isinstance(content, dict) else {}
     return {}
