@@ -32,7 +32,8 @@ from shoal.config import (
 )
 from shoal.envs import describe_env, make_env
 from shoal.errors import CheckpointError, ConfigError
-from shoal.loops.checkpoint import BEST, CheckpointState, atomic_write, load_best, load_checkpoint
+from shoal.files import atomic_write
+from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute

@@ -10,6 +10,7 @@
     │   └── WrongSchema      rows that do not fit the shard
     ├── CheckpointError      a checkpoint cannot be read
     ├── RunInUse             another live process owns this run folder
+    ├── UnsafePath           a link or an odd file where Shoal would write
     ├── PlacementError       the cluster cannot place a role
     └── MachineError         no space, no permission, too few file handles
 
@@ -69,6 +70,10 @@ class CheckpointError(ShoalError):
 
 class RunInUse(ShoalError):
     """Another live process owns this run folder."""
+
+
+class UnsafePath(ShoalError):
+    """A link or an odd file where Shoal would write."""
 
 
 class PlacementError(ShoalError):

@@ -105,6 +105,10 @@ def test_a_cache_that_others_may_write_to_is_not_used(own_cache: Path) -> None:
     shared.mkdir(parents=True)
     shared.chmod(0o777)
     assert _own_folder() != shared
+    _own_folder.cache_clear()
+    shared.rmdir()
+    shared.symlink_to(own_cache)
+    assert _own_folder() != shared
     assert _own_folder().stat().st_mode & 0o077 == 0
 
 

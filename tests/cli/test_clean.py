@@ -111,6 +111,34 @@ def test_a_run_that_starts_meanwhile_keeps_its_replay(run_shoal: Shoal, memory: 
         os.waitpid(child, 0)
 
 
+def test_a_live_run_that_was_renamed_keeps_its_replay(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    with RunFolder(memory / "solved").lock():
+        (tmp_path / "runs" / "solved").rename(tmp_path / "runs" / "renamed")
+        assert run_shoal("clean", "--all", "--yes").code == 0
+        assert _left(memory) == {"solved"}
+
+
+def test_a_run_that_was_moved_can_still_be_resumed(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    for name in ("failed", "killed"):
+        run = (tmp_path / "runs" / name).rename(tmp_path / "runs" / f"{name}-moved")
+        mark = {"mark": "of the failed"} if name == "failed" else {}
+        (run / "replay.json").write_text(json.dumps({"path": str(memory / name), **mark}))
+        (memory / name / "owner.json").write_text(json.dumps({"run": str(run.with_name(name)), **mark}))
+    out = run_shoal("clean", "--runs", tmp_path / "runs").out
+    assert "failed-moved" in next(line for line in out.splitlines() if str(memory / "failed") in line)
+    assert "failed" in _left(memory)
+    assert "killed" not in _left(memory)  # without a mark it cannot be told from a copy
+
+
+def test_nothing_is_written_where_a_replay_says_its_run_is(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "runs" / "solved" / "run.lock").symlink_to(tmp_path / "precious")
+    before = sorted((tmp_path / "runs").rglob("*"))
+    run_shoal("clean", "--all", "--yes")
+    assert _left(memory) == set() and sorted((tmp_path / "runs").rglob("*")) == before
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_unsigned_replays_have_time_to_be_signed(run_shoal: Shoal, memory: Path) -> None:
     for name, age in (("new", 0), ("old", 3600)):
         (memory / name).mkdir()

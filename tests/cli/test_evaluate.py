@@ -61,6 +61,12 @@ def test_video(run_shoal: Shoal, finished: Path, tmp_path: Path) -> None:
     assert file.parent == Path("copy/videos") and file.stat().st_size > 1000
     assert run_shoal("eval", copy, "-n", 1, "--video", "--seed", 3).code == 0  # beside the first
     assert len(list((copy / "videos").glob("*.mp4"))) == 2
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    file.unlink()
+    file.symlink_to(precious)
+    assert run_shoal("eval", copy, "-n", 1, "--video", "--seed", 2).code == 0
+    assert precious.read_text() == "mine" and not file.is_symlink() and file.stat().st_size > 1000
 
 
 def test_video_that_cannot_be_written(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

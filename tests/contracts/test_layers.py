@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shoal"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("types",),
+    ("types", "files"),
     ("ops", "replay", "networks", "envs"),
     ("algorithms", "sharing"),
     ("loops",),

@@ -44,6 +44,11 @@ class Training:
     def output(self) -> str:
         return Path(self._log.name).read_text()
 
+    @property
+    def text(self) -> str:
+        """The output without the terminal's line breaks."""
+        return " ".join(self.output.split())
+
     def read(self, name: str) -> dict[str, Any]:
         path = self.run / name
         return json.loads(path.read_text()) if path.exists() else {}

@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import shoal
@@ -66,6 +68,15 @@ class Nursery:
         os.kill(pid, signal.SIGKILL)
         status = self._ask(do="wait", pid=pid)
         assert status == -signal.SIGKILL, f"the writer ended by itself with {status}"
+
+    def end_of(self, pid: int, seconds: float = 20.0) -> int:
+        """The exit status of a writer that ends by itself."""
+        deadline = time.monotonic() + seconds
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, "the writer goes on"
+            time.sleep(0.005)
+        self._alive.discard(pid)
+        return self._ask(do="wait", pid=pid)
 
     def close(self) -> None:
         """Ends whatever a failed test left."""

@@ -69,6 +69,24 @@ def test_header_counts(marked: ModuleType, shards: Any) -> None:
     assert (reader.header[Header.CLOSED], reader.header[Header.EPOCH], again.head) == (0, 2, 7)
 
 
+def test_a_replaced_writer_stops_before_it_changes_anything(marked: ModuleType, shards: Any) -> None:
+    path = shards.make(marked.info(16, 1))
+    reader, first = ShardReader(path), ShardWriter(path)
+    block = marked.block_of(1, 1, 0, 2)
+    first.append_chunk(block)
+    first.claim_row()
+    second = ShardWriter(path)
+    words = list(second.header.words)
+    row = {name: column[0] for name, column in block.items()}
+    for attempt in (first.publish_row, first.claim_row, first.cut, lambda: first.append(row)):
+        with pytest.raises(ReplayError, match=r"opened by another writer \(number 2; this one is number 1\)"):
+            attempt()
+    first.close()
+    assert list(second.header.words) == words and (first.epoch, second.epoch) == (1, 2)
+    second.append(row)
+    assert reader.head == 4 and reader.columns["boundary"][:4, 0].tolist() == [0, 0, CUT, 0]
+
+
 def test_heartbeat(marked: ModuleType, shards: Any) -> None:
     path = shards.make(marked.info(16, 1))
     reader = ShardReader(path)

@@ -60,6 +60,25 @@ def test_killed_writers_lose_nothing_that_was_published(marked: ModuleType, nurs
     assert reader.header[Header.CUTS] == len(cuts) - (max(claim, head + 1) - head)
 
 
+@pytest.mark.stress
+@pytest.mark.faults
+def test_a_writer_that_was_replaced_stops_and_spoils_nothing(marked: ModuleType, nursery: Any, shards: Any) -> None:
+    """The predecessor is alive and at full speed: of a driver that was killed, or of a run that was copied."""
+    path = shards.make(marked.info(ROWS, LANES, STACK))
+    reader, cuts = ShardReader(path), set()
+    for number in range(8):
+        first = nursery.start(path, salt=SALT, seed=number)
+        _wait_for(reader, reader.head + 2 * ROWS)
+        second = nursery.start(path, salt=SALT, seed=number)
+        assert nursery.end_of(first) == 1  # with a ReplayError
+        _wait_for(reader, reader.head + 20)
+        nursery.kill(second)
+        logical = np.arange(reader.oldest, reader.head)
+        cuts |= set(logical[np.all(reader.columns["boundary"][logical % ROWS] == CUT, axis=1)].tolist())
+        marked.Checker([SALT], [cuts]).check_ring(reader, 0)
+    assert cuts
+
+
 @pytest.mark.parametrize("claimed", [0, 1, 7, 64])
 def test_reopening_fills_what_was_claimed_with_cuts(marked: ModuleType, shards: Any, claimed: int) -> None:
     """The same by construction: a writer that vanishes in the middle of a chunk of every size."""

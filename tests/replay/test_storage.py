@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +16,15 @@ import pytest
 
 from shoal.errors import NoSpace
 from shoal.replay import storage
-from shoal.replay.storage import available, choose_folder, folder_bytes, gib, replay_folders
+from shoal.replay.storage import (
+    available,
+    choose_folder,
+    folder_bytes,
+    gib,
+    replay_folders,
+    sharing_folder,
+    sharing_folders,
+)
 
 GIB = 2**30
 
@@ -84,6 +98,55 @@ def test_two_runs_of_one_name_get_two_folders(places: SimpleNamespace) -> None:
     first, second = (choose_folder("run", 1, None, places.disk) for _ in range(2))
     assert first != second and first.parent == second.parent
     assert set(replay_folders()) == {first, second}
+
+
+def test_a_replay_is_closed_to_others_wherever_it_is(places: SimpleNamespace) -> None:
+    for folder in (
+        choose_folder("run", 1, None, places.disk),
+        choose_folder("run", 5 * GIB, None, places.disk),
+        choose_folder("run", 1, places.disk / "asked" / "for", places.disk),
+        choose_folder("run", 1, places.disk / "asked" / "for", places.disk),
+    ):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_was_made_readable_is_closed(places: SimpleNamespace) -> None:
+    storage._base(places.memory).mkdir(mode=0o755)
+    folder = sharing_folder("registry")
+    assert folder.parent == storage._base(places.memory) and folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A place that every user of the machine can write to, as shared memory and the temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-tests-"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+PLANTED = ("mkdir -m 755 {0}", "mkdir -m 777 {0}", "mkdir -m 777 {0}-his && ln -s {0}-his {0}", "ln -s /nowhere {0}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
+@pytest.mark.parametrize("plant", PLANTED)
+@pytest.mark.parametrize("fallback", [False, True], ids=["shared memory", "temporary folder"])
+def test_what_another_user_was_first_to_make_is_not_used(
+    everybodys: Path, monkeypatch: pytest.MonkeyPatch, plant: str, fallback: bool
+) -> None:
+    monkeypatch.setattr(storage, "SHARED_MEMORY", Path("/nowhere") if fallback else everybodys)
+    monkeypatch.setattr(tempfile, "tempdir", str(everybodys))
+    base = storage._base(everybodys)
+    subprocess.run(["sh", "-c", plant.format(base)], user="nobody", check=True)
+    registries = [sharing_folder(name) for name in ("one", "two")]
+    assert registries[0].parent == registries[1].parent != base
+    found = registries[0].parent.lstat()
+    assert stat.S_ISDIR(found.st_mode) and (found.st_mode & 0o777, found.st_uid) == (0o700, os.geteuid())
+    assert registries[0].parent.parent == everybodys
+    for registry in registries:
+        registry.mkdir()
+        (registry / "registry.json").touch()
+    assert list(sharing_folders()) == registries  # `shoal clean` finds them again
 
 
 def test_a_petabyte_is_refused_on_this_machine(tmp_path: Path) -> None:

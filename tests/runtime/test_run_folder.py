@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.errors import ConfigError, RunInUse
+from shoal.errors import ConfigError, RunInUse, UnsafePath
 from shoal.runtime import run_folder
 from shoal.runtime.run_folder import RunFolder, Summary
 
@@ -119,6 +119,34 @@ def test_the_lock_is_exclusive_and_can_be_taken_again(tmp_path: Path) -> None:
     assert folder.owner() is None
     lock.release()  # twice does no harm
     folder.lock().release()
+
+
+def test_the_lock_holds_under_another_name(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a")
+    folder.path.mkdir()
+    with folder.lock():
+        moved = RunFolder(folder.path.rename(tmp_path / "b"))
+        with pytest.raises(RunInUse):
+            moved.lock()
+        assert moved.owner() is not None
+
+
+@pytest.mark.parametrize("name", ["run.lock", "checkpoints", "tensorboard", "videos", "wandb", "replay_on_disk"])
+def test_a_lock_is_not_taken_where_links_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    precious, run = tmp_path / "precious", tmp_path / "run"
+    precious.write_text("mine")
+    run.mkdir()
+    (run / name).symlink_to(precious)
+    with pytest.raises(UnsafePath, match=f"{name} is a link to {precious}.*Remove it"):
+        RunFolder(run).lock()
+    assert RunFolder(run).owner() is None and precious.read_text() == "mine"
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.lock")
+    assert RunFolder(tmp_path).owner() is None
+    with pytest.raises(UnsafePath, match="not an ordinary file"):
+        RunFolder(tmp_path).lock()
 
 
 HOLDER = """

@@ -17,7 +17,6 @@ import os
 import shlex
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import types
@@ -29,6 +28,7 @@ import torch
 
 from shoal.algorithms.capture import size_of
 from shoal.errors import ConfigError
+from shoal.files import make_private
 
 Inputs = TypeVar("Inputs", bound=NamedTuple)
 Output = TypeVar("Output")
@@ -130,9 +130,7 @@ def _own_folder() -> Path:
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal" / f"torch-{torch.__version__}"
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
-        if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if make_private(folder):
             return folder
     own = Path(tempfile.mkdtemp(prefix="shoal-compiled-"))
     atexit.register(shutil.rmtree, own, ignore_errors=True)

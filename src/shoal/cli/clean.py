@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
 import sys
 import time
@@ -16,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from shoal.cli.output import relative
-from shoal.errors import ShoalError
+from shoal.errors import RunInUse, ShoalError
 
 State = Literal["live", "resumable", "kept", "dead"]
 
@@ -85,26 +83,32 @@ def find_held(runs: Path) -> Iterator[Held]:
     """Every replay of this user on shared memory, and those on disk that belong to the runs of one folder."""
     from shoal.replay.storage import replay_folders, sharing_folders
 
-    seen: set[Path] = set()
-    for path in [*replay_folders(), *sharing_folders(), *_on_disk(runs)]:
-        if path not in seen:
-            seen.add(path)
-            yield _held(path)
+    pointed = dict(_pointed(runs))
+    for path in dict.fromkeys([*replay_folders(), *sharing_folders(), *pointed]):
+        yield _held(path, pointed.get(path))
 
 
-def _on_disk(runs: Path) -> Iterator[Path]:
-    """Replays that runs point at. Only folders that a run has signed: a wrong pointer must not cost anybody's files."""
+def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
+    """Replays that runs point at, and these runs. Only folders that the run has signed: a wrong pointer must not cost
+    anybody's files.
+    """
+    from shoal.runtime.replay_folder import own_replay
+    from shoal.runtime.run_folder import RunFolder
+
     for pointer in sorted(runs.glob("*/replay.json")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            path = Path(json.loads(os.fsdecode(pointer.read_bytes()))["path"])
-            if not pointer.parent.is_symlink() and _owner(path) == pointer.parent.resolve():
-                yield path
+        if not pointer.parent.is_symlink() and (path := own_replay(RunFolder(pointer.parent.resolve()))) is not None:
+            yield path, pointer.parent.resolve()
 
 
-def _held(path: Path) -> Held:
+def _held(path: Path, run: Path | None) -> Held:
+    """Args:
+    path: a replay, or a registry.
+    run: the run that uses it, where that is known better than its owner.json says: it may have been moved.
+    """
     from shoal.replay.storage import folder_bytes
+    from shoal.runtime.replay_folder import owner_of
 
-    run, nbytes = _owner(path), 0
+    run, nbytes = run or owner_of(path), 0
     with contextlib.suppress(OSError):  # its run may be removing it just now
         nbytes = folder_bytes(path)
     state = _registry_state(path) if (path / "registry.json").is_file() else _state(path, run)
@@ -121,15 +125,12 @@ def _registry_state(path: Path) -> State:
     return "dead"
 
 
-def _owner(path: Path) -> Path | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Path(json.loads(os.fsdecode((path / "owner.json").read_bytes()))["run"]).resolve()
-    return None
-
-
 def _state(path: Path, run: Path | None) -> State:
+    from shoal.runtime.replay_folder import in_use
     from shoal.runtime.run_folder import RunFolder
 
+    if in_use(path):
+        return "live"
     if run is None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime < _NEW_SECONDS:
@@ -137,10 +138,7 @@ def _state(path: Path, run: Path | None) -> State:
         return "dead"
     if not run.is_dir():
         return "dead"
-    folder = RunFolder(run)
-    if folder.owner() is not None:
-        return "live"
-    status = None
+    folder, status = RunFolder(run), None
     with contextlib.suppress(OSError, ValueError):
         status = folder.read_json("summary.json").get("status")
     if status not in ("solved", "finished"):
@@ -166,16 +164,16 @@ def _agreed(wanted: list[Held], everything: bool, yes: bool) -> bool:
 
 
 def _removed(held: Held) -> bool:
-    """Removes a replay while holding its run's lock, so that nobody resumes the run meanwhile."""
-    from shoal.errors import RunInUse
+    """Removes a replay while holding its lock, so that no run takes it up meanwhile. Nothing is written elsewhere."""
     from shoal.runtime.run_folder import RunFolder
 
     try:
-        guard = RunFolder(held.run).lock() if held.run is not None and held.run.is_dir() else contextlib.nullcontext()
-        with guard:
+        if _held(held.path, held.run).state == "live":
+            raise RunInUse("a run has started to use it.")
+        with RunFolder(held.path).lock():
             shutil.rmtree(held.path)
         return True
-    except RunInUse as error:
+    except ShoalError as error:
         typer.echo(f"Left {held.path}: {error}", err=True)
     except OSError as error:
         typer.echo(f"Cannot remove {held.path}: {error.strerror}.", err=True)

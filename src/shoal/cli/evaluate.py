@@ -167,9 +167,14 @@ class _Recording:
 
         from gymnasium.wrappers import RecordVideo
 
+        from shoal.files import refuse_link
+
         folder = self._run.folder.videos
+        refuse_link(folder)
         folder.mkdir(exist_ok=True)
         name = f"{self._run.checkpoint.stem}_seed{self._seed}"
+        file = folder / f"{name}-episode-0.mp4"
+        file.unlink(missing_ok=True)  # it may be a link, and the recorder would write through it
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the folder holds other videos
             env = RecordVideo(
@@ -180,4 +185,4 @@ class _Recording:
             total, length = _play(env, policy, self._seed)
         finally:
             env.close()  # type: ignore[no-untyped-call]  # writes the file
-        return folder / f"{name}-episode-0.mp4", total, length
+        return file, total, length

@@ -181,6 +181,7 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     from shoal.config import check_environment, dump_yaml, load_target, with_default_stop
     from shoal.errors import ShoalError
     from shoal.runtime.execution import execute
+    from shoal.runtime.replay_folder import free_earlier_replay
     from shoal.runtime.run_folder import RunFolder
 
     folder = RunFolder(Path(spec.folder))
@@ -192,7 +193,7 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
             return 0
         summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))
         if not settings.replay.keep:  # a group leaves no shared memory behind, also when it was stopped
-            shutil.rmtree(folder.read_json("replay.json")["path"], ignore_errors=True)
+            free_earlier_replay(folder)
     except ShoalError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from shoal.errors import CheckpointError
+from shoal.files import atomic_write
 
 FORMAT = 1
 BEST = "best.safetensors"
@@ -116,25 +116,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted((path for path in folder.iterdir() if _STEP_NAME.fullmatch(path.name)), key=_number)
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Writes a file so that it is, at any moment and after a power cut, the old one or the complete new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _number(path: Path) -> int:

@@ -14,8 +14,9 @@ How a torn row never leaves a shard, without a lock:
 Because `claim` moves *before* the first byte of an old row is overwritten, a reader whose rows are all at or above
 `claim - T` *after* copying has copied them whole. Rows are immutable once published.
 
-A killed writer loses at most the rows it was writing. The next `ShardWriter` fills the claimed but unpublished rows
-with CUT markers, raises `epoch` and goes on; no view looks across a CUT.
+A killed writer loses at most the rows it was writing. The next `ShardWriter` raises `epoch`, fills the claimed but
+unpublished rows with CUT markers and goes on; no view looks across a CUT. A writer that was not killed after all finds
+another epoch than its own before it claims or publishes its next row, and stops.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ class Header(IntEnum):
     GRANT = 9
 
 
-_HEAD, _CLAIM, _STEPS = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS)
+_HEAD, _CLAIM, _STEPS, _EPOCH = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS), int(Header.EPOCH)
 """As plain numbers for the words that move with every row: an enum as an index takes three times as long."""
+
+_LAST_ROW_SECONDS = 0.02
+"""What a writer that is still alive may take for the row it is at, before its successor counts and heals."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,15 @@ class ShardWriter:
         self.columns = _by_row(_map_columns(path, self.info, writable=True))
         self._items = tuple(self.columns.items())
         _check_header(path, self.header, self.info.rows)
-        self._head, self._claim = self.header[Header.HEAD], self.header[Header.CLAIM]
-        self._rows, self._steps, self._words = self.info.rows, self.header[Header.STEPS], self.header.words
+        self._rows, self._words = self.info.rows, self.header.words
+        self._epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
+        if self._epoch > 1:
+            time.sleep(_LAST_ROW_SECONDS)
+        self._head, self._claim, self._steps = self._words[_HEAD], self._words[_CLAIM], self._words[_STEPS]
         self._widest = max(column.nbytes for column in self.info.schema.columns)  # of one lane
         self.header[Header.CLOSED] = 0
-        if self.header[Header.EPOCH] > 0:
+        if self._epoch > 1:
             self.cut(max(1, self._claim - self._head))
-        self.header.add(Header.EPOCH, 1)
         self.beat()
 
     @property
@@ -196,8 +202,8 @@ class ShardWriter:
 
     @property
     def epoch(self) -> int:
-        """How often the shard was opened for writing, this time included."""
-        return self.header[Header.EPOCH]
+        """How often the shard had been opened for writing when this writer opened it, this time included."""
+        return self._epoch
 
     def append(self, row: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
         """Publishes one step of all lanes.
@@ -251,6 +257,8 @@ class ShardWriter:
         self.header.add(Header.CUTS, rows)
 
     def _claim_rows(self, rows: int) -> None:
+        if self._words[_EPOCH] != self._epoch:
+            raise self._replaced()
         # Never back: a chunk that failed half way has spoilt the old rows under all of it.
         if self._claim < self._head + rows:
             self._claim = self._words[_CLAIM] = self._head + rows
@@ -258,10 +266,18 @@ class ShardWriter:
 
     def _publish(self, rows: int, steps: int, episodes: int) -> None:
         fence()
+        if self._words[_EPOCH] != self._epoch:
+            raise self._replaced()
         self._head = self._words[_HEAD] = self._head + rows
         self._steps = self._words[_STEPS] = self._steps + steps
         if episodes:
             self.header.add(Header.EPISODES, episodes)
+
+    def _replaced(self) -> ReplayError:
+        return ReplayError(
+            f"{self.path} was opened by another writer (number {self._words[_EPOCH]}; this one is number "
+            f"{self._epoch}), so this one stops: a shard has one writer at a time."
+        )
 
     def beat(self) -> None:
         """Says that the writer is alive."""
@@ -269,8 +285,9 @@ class ShardWriter:
 
     def close(self) -> None:
         """Says that nothing more will come until somebody opens the shard again."""
-        self.beat()
-        self.header[Header.CLOSED] = 1
+        if self._words[_EPOCH] == self._epoch:
+            self.beat()
+            self.header[Header.CLOSED] = 1
 
 
 class ShardReader:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from shoal.errors import NoSpace
+from shoal.files import is_own_folder, make_private
 
 SHARED_MEMORY = Path(os.environ.get("SHOAL_SHARED_MEMORY", "/dev/shm"))
 """Where memory looks like files; the environment variable is for tests and unusual machines."""
@@ -35,6 +36,16 @@ def _base(root: Path) -> Path:
     return root / f"shoal-{getpass.getuser()}"
 
 
+def _private(base: Path) -> Path:
+    """The folder, made so that nobody else can enter it. Where another user was first, or put a link, one beside it."""
+    own = next(filter(make_private, _candidates(base)), None)
+    return own or Path(tempfile.mkdtemp(prefix=f"{base.name}-", dir=base.parent))
+
+
+def _candidates(base: Path) -> list[Path]:
+    return [base, *sorted(base.parent.glob(f"{base.name}-*"))]
+
+
 def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path) -> Path:
     """Picks and makes the folder for a run's replay.
 
@@ -46,6 +57,7 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
     """
     if requested is not None:
         _require(requested, nbytes, "replay.path")
+        requested.mkdir(parents=True, exist_ok=True)
         return _make(requested / name)
     refused = []
     for root, what in ((SHARED_MEMORY, "shared memory"), (fallback, "the disk")):
@@ -55,7 +67,7 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
             continue
         free = available(root)
         if nbytes <= free:
-            return _make(_base(root) / name if root == SHARED_MEMORY else root / name)
+            return _make(_private(_base(root) if root == SHARED_MEMORY else root) / name)
         refused.append(f"{what} ({root}) has {gib(free)} to give")
     raise NoSpace(
         f"The replay needs {gib(nbytes)}, but {' and '.join(refused)}. "
@@ -85,9 +97,8 @@ def _require(root: Path, nbytes: int, setting: str) -> None:
 
 
 def _make(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         return folder
     except FileExistsError:
         return Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
@@ -95,18 +106,26 @@ def _make(folder: Path) -> Path:
 
 def replay_folders() -> Iterator[Path]:
     """Every replay folder of a run that this user has on shared memory."""
-    yield from (path for path in _folders(_base(SHARED_MEMORY)) if not _is_shared(path) and path.name != PRIVATE)
+    yield from (path for path in _held(SHARED_MEMORY) if not _is_shared(path) and path.name != PRIVATE)
 
 
 def sharing_folders() -> Iterator[Path]:
-    """Every registry of this user on shared memory, and what buffers without one left there while they were made."""
-    base = _base(SHARED_MEMORY)
-    yield from filter(_is_shared, _folders(base))
-    yield from _folders(base / PRIVATE)
+    """Every registry of this user, and what buffers without one left there while they were made."""
+    for path in _held(_sharing_root()):
+        if _is_shared(path):
+            yield path
+        elif path.name == PRIVATE:
+            yield from _folders(path)
+
+
+def _held(root: Path) -> Iterator[Path]:
+    """What lies in this user's own folders at a place; in a folder that another user planted there is nothing ours."""
+    for own in filter(is_own_folder, _candidates(_base(root))):
+        yield from _folders(own)
 
 
 def _folders(base: Path) -> list[Path]:
-    return sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    return sorted(path for path in base.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _is_shared(path: Path) -> bool:
@@ -119,8 +138,10 @@ def folder_bytes(folder: Path) -> int:
 
 
 def sharing_folder(name: str) -> Path:
-    """A place for a registry of shared buffers: on shared memory where there is some."""
-    root = (
-        SHARED_MEMORY if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    )
-    return _base(root) / name
+    """A place for a registry of shared buffers, in a folder that is private: on shared memory where there is some."""
+    return _private(_base(_sharing_root())) / name
+
+
+def _sharing_root() -> Path:
+    usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)
+    return SHARED_MEMORY if usable else Path(tempfile.gettempdir())

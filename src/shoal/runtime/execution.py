@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from shoal.errors import CheckpointError, ConfigError, MachineError, ShoalError, explained
@@ -20,11 +17,12 @@ from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import RUN
-from shoal.replay.storage import choose_folder, folder_bytes, gib, replay_folders
+from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.file_handles import require_file_handles
 from shoal.runtime.inline import run_inline
 from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
 from shoal.runtime.progress import Progress
+from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
 from shoal.runtime.run_folder import RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
@@ -55,24 +53,37 @@ def execute(
         ShoalError: the run failed; the summary says so too.
     """
     shown = Progress(folder.path.name, console=console, quiet=quiet)
-    with _in_words(folder), folder.lock(), StopSignals() as signals, shown as progress:
+    with (
+        _in_words(folder),
+        folder.lock(),
+        contextlib.ExitStack() as held,
+        StopSignals() as signals,
+        shown as progress,
+    ):
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
         with _failure_written(folder):
-            if resume:
-                _require_progress(folder)
+            replay, why = earlier_replay(folder)
+            if replay is not None:
+                held.enter_context(replay)
+            elif resume:
+                _require_progress(folder, why)
             spec = assembly.describe(settings)
             require_file_handles(settings.actors, len(assembly.make_run_schema(settings, spec).columns))
             needed = assembly.replay_bytes(settings, spec)
-            places, found = _place(settings, folder, needed)
+            found = replay is not None
+            replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path))
+            replay.sign()
+            folder.checkpoints.mkdir(exist_ok=True)
+            places = Places(replay.path, folder.checkpoints)
             notes = lost + prepare(settings, spec, places, folder.path.name)
             ledger = Ledger(places.replay, places.shards(settings))
             ledger[Entry.STOP] = RUN
             ledger[Entry.RESUMED] = folder.count_resumption() if resume else 0
             ledger.beat()
             if resume:
-                notes += _continue_counts(ledger, folder, found)
+                notes += _continue_counts(ledger, folder, "" if found else why)
         before = ledger.env_steps
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
@@ -82,7 +93,8 @@ def execute(
             supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, places, folder, signals)
-        _free(settings, places, summary, before)
+        if _needs_it_no_more(settings, summary, before):
+            replay.free()
     return summary
 
 
@@ -149,34 +161,14 @@ def _guarded(supervisor: Supervisor, run: Callable[[], Status]) -> Status:
         return "interrupted"
 
 
-def _place(settings: RunSettings, folder: RunFolder, needed: int) -> tuple[Places, bool]:
-    """Where the replay is, or is to be; and whether an earlier one was found there."""
-    earlier = _earlier_replay(folder)
-    if earlier is not None:
-        return Places(earlier, folder.checkpoints), True
-    replay = choose_folder(folder.path.name, needed, settings.replay.path, folder.path / "replay_on_disk")
-    folder.write_json("replay.json", {"path": str(replay)})
-    RunFolder(replay).write_json("owner.json", {"run": str(folder.path), "pid": os.getpid()})
-    folder.checkpoints.mkdir(exist_ok=True)
-    return Places(replay, folder.checkpoints), False
-
-
-def _earlier_replay(folder: RunFolder) -> Path | None:
-    if folder.replay_json.exists():
-        earlier = Path(folder.read_json("replay.json")["path"])
-        if (earlier / "ledger.bin").exists():
-            return earlier
-    return None
-
-
-def _require_progress(folder: RunFolder) -> None:
+def _require_progress(folder: RunFolder, why: str) -> None:
     """Refuses to start over where something was learned: that is for the user to say."""
-    if _earlier_replay(folder) is None and list_checkpoints(folder.checkpoints):
+    if list_checkpoints(folder.checkpoints):
         try:
             load_checkpoint(folder.checkpoints)
         except CheckpointError as error:
             raise CheckpointError(
-                f"The replay of this run is gone, and: {error} To start over, train {folder.path / 'config.yaml'}; "
+                f"There is no replay ({why}), and: {error} To start over, train {folder.path / 'config.yaml'}; "
                 f"the best weights, if they are intact, can still be used: shoal eval {folder.path}."
             ) from error
 
@@ -194,18 +186,18 @@ def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str
         ]
 
 
-def _continue_counts(ledger: Ledger, folder: RunFolder, found: bool) -> list[str]:
-    """A replay that is gone took its counts along: they go on from the checkpoint."""
-    if found:
+def _continue_counts(ledger: Ledger, folder: RunFolder, why: str) -> list[str]:
+    """A replay that is gone took its counts along: they go on from the checkpoint. `why` it is; empty if it is not."""
+    if not why:
         return [f"resuming with {ledger.inserts:,} collected steps in the replay"]
     try:
         info = load_checkpoint(folder.checkpoints).info
     except CheckpointError as error:
-        return [f"the replay is gone and there is no checkpoint ({error}); starting over"]
+        return [f"{why}, and there is no checkpoint ({error}); starting over"]
     ledger[Entry.BASE_STEPS] = int(info["env_steps"])
     ledger[Entry.BASE_EPISODES] = int(info["episodes"])
     ledger[Entry.BASE_UPDATES] = int(info["updates"])
-    return ["the replay of this run is gone (freed, or the machine was restarted): resuming with weights only"]
+    return [f"{why}: resuming with weights only"]
 
 
 def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int) -> Iterator[str]:
@@ -219,16 +211,10 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
             yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
         else:
             yield f"learner.compile does nothing for {settings.algo} on a CPU"
-    others = [other for other in replay_folders() if other != places.replay and not _alive(other)]
+    others = [other for other in replay_folders() if other != places.replay and not in_use(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
         yield f"replays of runs that have ended hold {gib(held)} of shared memory: `shoal clean` lists and frees them"
-
-
-def _alive(replay: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return RunFolder(Path(RunFolder(replay).read_json("owner.json")["run"])).owner() is not None
-    return False
 
 
 def _wall_before(folder: RunFolder) -> float:
@@ -248,9 +234,8 @@ def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     return replace(summary, eval_return_mean=mean, eval_return_std=std)
 
 
-def _free(settings: RunSettings, places: Places, summary: Summary, before: int) -> None:
+def _needs_it_no_more(settings: RunSettings, summary: Summary, before: int) -> bool:
     """A run that ended well needs its replay no more; one that can be resumed does. An execution that made no step did
     not end well: it was told an end that lay behind it.
     """
-    if summary.status in ("solved", "finished") and summary.env_steps > before and not settings.replay.keep:
-        shutil.rmtree(places.replay, ignore_errors=True)
+    return summary.status in ("solved", "finished") and summary.env_steps > before and not settings.replay.keep

@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from shoal.errors import ConfigError
+from shoal.files import open_file
 
 _RESERVED = frozenset({"step", "wall"})
 _WANDB_STEP = "env_steps"
@@ -63,7 +64,7 @@ class MetricsLog:
         self._wandb: Any = None
         self._path = folder / "metrics.jsonl"
         _cut_partial_line(self._path)
-        self._file = self._path.open("ab", buffering=0)
+        self._file = open_file(self._path, "ab", buffering=0)
         try:
             if tensorboard:
                 self._tensorboard = _TensorBoard(folder / "tensorboard")
@@ -200,7 +201,7 @@ def _cut_partial_line(path: Path) -> None:
     """Removes what a kill left of a last line, so that the next one starts on its own."""
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with open_file(path, "r+b") as file:
         data = file.read()
         if data and not data.endswith(b"\n"):
             file.truncate(data.rfind(b"\n") + 1)

@@ -21,8 +21,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
+from shoal.files import atomic_write
 from shoal.loops.assembly import Places, choose_device, inference_device
-from shoal.loops.checkpoint import atomic_write
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
 from shoal.runtime.ray_cluster import Cluster, cluster

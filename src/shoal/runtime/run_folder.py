@@ -26,17 +26,20 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import IO, Any, Literal, get_args
 
-from shoal.errors import ConfigError, RunInUse
+from shoal.errors import ConfigError, RunInUse, UnsafePath
+from shoal.files import atomic_write, open_file, refuse_link
 
 RUNS = Path("runs")
 LATEST = "latest"
 _REQUIRED = ("config.yaml", "run.json")
 _PACKAGES = ("shoal-rl", "torch", "ray", "gymnasium", "numpy")
 _LOCK_NAME = "run.lock"
-# POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them.
-_held: dict[Path, int] = {}
+_WRITTEN_FOLDERS = ("checkpoints", "tensorboard", "videos", "wandb", "replay_on_disk")
+# POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them. By the
+# file's number and not its name: a folder can be renamed while it is locked.
+_held: dict[tuple[int, int], int] = {}
 
 Status = Literal["solved", "finished", "interrupted", "failed"]
 
@@ -81,16 +84,17 @@ class RunLock:
     """Ownership of a run folder until `release()`, the end of a `with`, or the end of the process, however it ends."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
-        self._file = _lock_file(self._path)
-        _held[self._path] = os.getpid()
+        self._file = _lock_file(path)
+        self._number = _number(os.fstat(self._file.fileno()))
+        _held[self._number] = os.getpid()
         self._file.truncate(0)
-        self._file.write(f"{os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without the name
+            self._file.write(f"{os.getpid()} on {socket.gethostname()}\n")
+            self._file.flush()
 
     def release(self) -> None:
-        if not self._file.closed and _held.get(self._path) == os.getpid():  # a forked child owns nothing
-            del _held[self._path]
+        if not self._file.closed and _held.get(self._number) == os.getpid():  # a forked child owns nothing
+            del _held[self._number]
             self._file.truncate(0)
         self._file.close()
 
@@ -159,17 +163,17 @@ class RunFolder:
         raise ConfigError(f"{path} is not a run folder: {why}. {hint}.")
 
     def lock(self) -> RunLock:
-        """Takes ownership, or raises RunInUse naming the process that has it."""
+        """Takes ownership, or raises RunInUse naming the process that has it; UnsafePath where links lead elsewhere."""
+        for name in _WRITTEN_FOLDERS:
+            refuse_link(self.path / name)
         return RunLock(self.path / _LOCK_NAME)
 
     def owner(self) -> str | None:
         """`<pid> on <host>` of the live process that holds the lock, or None."""
-        return _owner((self.path / _LOCK_NAME).resolve())
+        return _owner(self.path / _LOCK_NAME)
 
     def write_json(self, name: str, content: object) -> Path:
         """Writes a JSON document atomically; dataclasses, paths and numpy scalars are understood, NaN becomes null."""
-        from shoal.loops.checkpoint import atomic_write  # here, because it brings torch, which readers do not need
-
         text = json.dumps(_jsonable(content), indent=2, ensure_ascii=False) + "\n"
         atomic_write(self.path / name, text.encode("utf-8", "surrogateescape"))  # paths as the file system has them
         return self.path / name
@@ -253,11 +257,11 @@ def _nearby(path: Path, limit: int = 5) -> list[Path]:
     return sorted(found, key=lambda one: (one / "run.json").stat().st_mtime, reverse=True)[:limit]
 
 
-def _lock_file(lock: Path) -> TextIO:
+def _lock_file(lock: Path) -> IO[str]:
     for _ in range(4):
         owner = _owner(lock)
         if owner is None:
-            file = lock.open("a+")
+            file = open_file(lock, "a+")
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return file
@@ -268,16 +272,22 @@ def _lock_file(lock: Path) -> TextIO:
 
 
 def _owner(lock: Path) -> str | None:
-    if _held.get(lock) == os.getpid():
-        return f"{os.getpid()} on {socket.gethostname()}"
-    if not lock.exists():
+    try:
+        if _held.get(_number(lock.lstat())) == os.getpid():
+            return f"{os.getpid()} on {socket.gethostname()}"
+        file = open_file(lock, "r")
+    except (FileNotFoundError, UnsafePath):  # what is not an ordinary file is never locked
         return None
-    with lock.open() as file:
+    with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         except OSError:
-            return file.readline().strip() or "(unknown)"
+            return str(file.readline()).strip() or "(unknown)"
+
+
+def _number(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _jsonable(value: Any) -> Any:

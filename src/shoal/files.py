@@ -1,0 +1,88 @@
+"""Files and folders that are really ours: nothing is written through a link, and a private folder is private.
+
+Other users of a machine can plant a folder or a link where a file is about to be written, and a run folder may come
+from somebody else. What follows a link lets them choose the file that is overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+from shoal.errors import UnsafePath
+
+
+def open_file(path: Path, mode: str, buffering: int = -1, encoding: str | None = None) -> IO[Any]:
+    """As `open`, for files that are written: raises UnsafePath for a link, a pipe or a device instead of opening it."""
+    return open(path, mode, buffering, encoding, opener=_open_real)
+
+
+def _open_real(path: str, flags: int) -> int:
+    try:
+        # O_NONBLOCK: a pipe without a reader is refused, not waited for.
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            raise _unsafe(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _unsafe(path)
+    return file
+
+
+def _unsafe(path: str | Path) -> UnsafePath:
+    what = f"a link to {os.readlink(path)}" if os.path.islink(path) else "not an ordinary file"
+    return UnsafePath(f"{path} is {what}, and Shoal writes nothing through it. Remove it, then try again.")
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Writes a file so that it is, at any moment and after a power cut, the old one or the complete new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # of a writer that was killed, or a link that somebody planted
+    try:
+        with open_file(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def refuse_link(folder: Path) -> None:
+    """Raises UnsafePath for a folder that is a link: files would be written, and old ones removed, where it points."""
+    if folder.is_symlink():
+        raise _unsafe(folder)
+
+
+def is_own_folder(folder: Path) -> bool:
+    """Whether a folder is real, this user's, and nobody else can write into it."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not others_write
+    return False
+
+
+def make_private(folder: Path) -> bool:
+    """Makes a folder that only this user can enter, or closes one of this user's that is there. False if what is there
+    is a link, somebody else's, or was open for others to write into.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not is_own_folder(folder):
+        return False
+    folder.chmod(0o700)
+    return True

@@ -1,0 +1,153 @@
+"""Whose a replay is. A run uses, and frees, only a replay that it has signed; nobody else's is touched.
+
+`replay.json` in the run folder and `owner.json` in the replay folder hold the same random mark; `owner.json` also names
+the run folder. When a run folder was moved, its old place is gone: the run signs again. When it was copied, the
+original is still there and keeps the replay: the copy goes on with its weights. A lock in the replay folder is held as
+long as the replay is in use, whatever happens to the run folder's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import RunInUse, UnsafePath
+from shoal.files import is_own_folder, make_private, open_file
+from shoal.replay.storage import choose_folder
+from shoal.runtime.run_folder import RunFolder
+
+ON_DISK = "replay_on_disk"
+
+
+class ReplayFolder:
+    """A run's replay folder, locked until the end of a `with`."""
+
+    def __init__(self, run: RunFolder, path: Path, mark: str) -> None:
+        """Raises RunInUse when another process uses it, and FileNotFoundError when it is gone."""
+        self.path, self._run, self._mark = path, run, mark
+        self._lock = RunFolder(path).lock()
+
+    def sign(self) -> None:
+        """Writes both documents anew where they differ: the run folder may have been moved."""
+        for folder, name, content in (
+            (RunFolder(self.path), "owner.json", {"run": str(self._run.path), "mark": self._mark}),
+            (self._run, "replay.json", {"path": str(self.path), "mark": self._mark}),
+        ):
+            if _read(folder.path / name) != content:
+                folder.write_json(name, content)
+
+    def free(self) -> None:
+        """Removes it, unless somebody else has signed it."""
+        if _read(self.path / "owner.json").get("mark") == self._mark:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def __enter__(self) -> ReplayFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def new_replay(run: RunFolder, nbytes: int, requested: Path | None) -> ReplayFolder:
+    """A place for a run's replay, where there is room for it."""
+    return ReplayFolder(run, choose_folder(run.path.name, nbytes, requested, run.path / ON_DISK), uuid.uuid4().hex)
+
+
+def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
+    """The replay of an earlier execution; or None, and why there is none that this run may use."""
+    path, mark = _pointer(run)
+    if not os.path.isfile(path / "ledger.bin"):
+        return None, "the replay of this run is gone (freed, or the machine was restarted)"
+    if why := _not_ours(run, path, mark) or _not_safe(path):
+        return None, f"{path} is not used: {why}"
+    try:
+        replay = ReplayFolder(run, path, str(mark or uuid.uuid4().hex))
+    except RunInUse as error:
+        return None, f"{path} is not used: {error}"
+    except FileNotFoundError:
+        return None, "the replay of this run was removed just now"
+    if why := _not_ours(run, path, mark):  # another process may have signed it before we had the lock
+        with replay:
+            return None, f"{path} is not used: {why}"
+    return replay, ""
+
+
+def own_replay(run: RunFolder) -> Path | None:
+    """Where a run's replay is; looks, and changes nothing."""
+    path, mark = _pointer(run)
+    return path if is_own_folder(path) and not _not_ours(run, path, mark) else None
+
+
+def _pointer(run: RunFolder) -> tuple[Path, Any]:
+    """Where `replay.json` says that the replay is, and the mark it should bear."""
+    content = _read(run.replay_json)
+    path = Path(str(content.get("path") or run.path / ON_DISK))
+    moved_with_its_run = run.path / ON_DISK / path.name
+    return path if os.path.exists(path) else moved_with_its_run, content.get("mark")
+
+
+def free_earlier_replay(run: RunFolder) -> None:
+    """Removes the replay that a run has left."""
+    replay, _ = earlier_replay(run)
+    if replay is not None:
+        with replay:
+            replay.free()
+
+
+def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
+    """Why a run may not use a replay; empty when it may."""
+    owner = _read(path / "owner.json")
+    named = owner_of(path)
+    if named is None or owner.get("mark") != mark:
+        return "this run has not signed it"
+    if run.path.is_relative_to(path):
+        return "it is no replay: this run lies in it"
+    # Replays of earlier versions have no mark: a moved run cannot prove that they are its own.
+    if not _same(named, run.path) and (mark is None or _read(named / "replay.json").get("mark") == mark):
+        return f"it belongs to {named}, and this run is a copy of it"
+    return ""
+
+
+def _not_safe(path: Path) -> str:
+    """Why a replay cannot be trusted; empty when it can. Others are kept from it from now on."""
+    # Closed first: nobody else can change what is looked at next.
+    if not make_private(path):
+        return "it is a link, somebody else's, or others can write into it"
+    if any(one.is_symlink() for one in path.rglob("*")):
+        return "there are links in it"
+    return ""
+
+
+def owner_of(replay: Path) -> Path | None:
+    """The run folder that signed a replay."""
+    named = _read(replay / "owner.json").get("run")
+    return Path(named) if isinstance(named, str) and named else None
+
+
+def in_use(replay: Path) -> bool:
+    """Whether a live process uses it: its own lock says so even when the run folder was renamed."""
+    run = owner_of(replay)
+    for folder in (replay, *([] if run is None else [run])):
+        with contextlib.suppress(OSError):
+            if RunFolder(folder).owner() is not None:
+                return True
+    return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return one == other or os.path.samefile(one, other)
+    return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, UnsafePath), open_file(path, "rb") as file:
+        content = json.loads(os.fsdecode(file.read()))  # paths as this process spells them
+        return content if isinstance(content, dict) else {}
+    return {}

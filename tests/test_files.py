@@ -1,0 +1,64 @@
+"""How files are written: never through a link, whole or not at all; folders that are private."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import UnsafePath
+from shoal.files import atomic_write, is_own_folder, make_private, open_file, refuse_link
+
+
+@pytest.mark.parametrize("mode", ["r", "r+b", "a", "w", "x+b"])
+def test_links_are_refused(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "precious").write_text("mine")
+    for target in ("precious", "nowhere"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        with pytest.raises((UnsafePath, FileExistsError), match=r"link is a link to|File exists"):
+            open_file(tmp_path / "link", mode)
+    assert (tmp_path / "precious").read_text() == "mine" and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("mode", ["r", "r+b", "a", "w"])
+def test_pipes_are_refused_at_once(tmp_path: Path, mode: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnsafePath, match="pipe is not an ordinary file"):
+        open_file(tmp_path / "pipe", mode)
+
+
+def test_ordinary_files_are_as_ever(tmp_path: Path) -> None:
+    with open_file(tmp_path / "file", "a", encoding="utf-8") as file:
+        file.write("ä")
+    with open_file(tmp_path / "file", "r+b") as file:
+        assert file.read() == "ä".encode()
+    with pytest.raises(FileNotFoundError):
+        open_file(tmp_path / "none", "r")
+
+
+def test_an_atomic_write_replaces_links_and_leftovers(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("summary.json", ".summary.json.tmp"):
+        (tmp_path / name).symlink_to(precious)
+    for content in (b"one", b"two"):
+        atomic_write(tmp_path / "summary.json", content)
+        assert (tmp_path / "summary.json").read_bytes() == content
+    assert precious.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "summary.json"]
+
+
+def test_private_folders(tmp_path: Path) -> None:
+    new, readable, writable, link = (tmp_path / name for name in ("deep/new", "readable", "writable", "link"))
+    readable.mkdir(mode=0o755)
+    writable.mkdir()
+    writable.chmod(0o775)
+    link.symlink_to(readable)
+    assert is_own_folder(readable) and not any(map(is_own_folder, (new, writable, link)))
+    assert [make_private(folder) for folder in (new, new, readable, writable, link)] == [True, True, True, False, False]
+    assert {folder.stat().st_mode & 0o777 for folder in (new, readable)} == {0o700}
+    refuse_link(readable)
+    with pytest.raises(UnsafePath, match="link is a link to"):
+        refuse_link(link)
