@@ -78,14 +78,14 @@ def test_cloning_has_something_to_clone() -> None:
 @pytest.mark.parametrize(
     ("selectors", "reachable", "too_much", "said"),
     [
-        ("[{type: fifo, on_full: drop}]", 1, 1.5, "fifo at ratio = 1, which makes 1 draws"),
+        ("[{type: fifo, on_full: drop}]", 1, 1.5, "fifo at ratio = 1, which draws a step 1 times"),
         (
             "[{type: fifo, on_full: drop, ratio: 0.25}, {type: uniform, ratio: 0.75}]",
             4,
             8,
-            "fifo at ratio = 0.25, which makes 4 draws",
+            "fifo at ratio = 0.25, which draws a step 4 times",
         ),
-        ("[{type: circular, on_full: drop, passes: 3}]", 3, 4, "circular at ratio = 1, which makes 3 draws"),
+        ("[{type: circular, on_full: drop, passes: 3}]", 3, 4, "circular at ratio = 1, which draws a step 3 times"),
     ],
 )
 def test_a_queue_cannot_be_asked_for_more_than_it_hands_out(

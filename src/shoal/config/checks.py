@@ -110,7 +110,7 @@ def _queue_refusals(replay: ReplaySettings, ratio: float) -> Iterator[str]:
         if part.is_queue and ratio > most:
             yield (
                 f"replay.samples_per_insert = {ratio:g} cannot be reached with {part.type} at ratio = {part.ratio:g}, "
-                f"which makes {most:g} draws of a step at most: lower it to that or less, or set it to null."
+                f"which draws a step {most:g} times at most: lower it to that or less, or set it to null."
             )
 
 
