@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, UnsafePath
 from shoal.runtime import metrics
 from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
 
@@ -163,6 +163,21 @@ def test_a_metrics_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "run")
         with pytest.raises(FileNotFoundError):
             log.write(2, {"train/loss": 0.5}, wall=2.0)
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "metrics.jsonl"
+    precious.write_bytes(b"mine")
+    path.symlink_to(precious)
+    with pytest.raises(UnsafePath, match=r"metrics\.jsonl is a link to"):
+        MetricsLog(tmp_path, tensorboard=False)
+    path.unlink()
+    with MetricsLog(tmp_path, tensorboard=False) as log:
+        path.unlink()
+        path.symlink_to(precious)  # while the run is under way
+        with pytest.raises(UnsafePath, match=r"metrics\.jsonl is a link to"):
+            log.write(1, {"a": 1.0}, wall=0.0)
+    assert precious.read_bytes() == b"mine"
 
 
 def test_tensorboard_shows_scalars_before_the_run_ends_and_after_a_resume(tmp_path: Path) -> None:
