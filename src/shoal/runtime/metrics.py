@@ -111,7 +111,7 @@ class MetricsLog:
         """Writes a line whole or not at all."""
         if os.fstat(self._file.fileno()).st_nlink == 0:
             self._file.close()  # it was deleted: a new one is made, which fails where the folder is gone, too
-            self._file = self._path.open("ab", buffering=0)
+            self._file = open_file(self._path, "ab", buffering=0)
         size = self._file.seek(0, io.SEEK_END)
         try:
             written = 0
@@ -179,7 +179,7 @@ class _TensorBoard:
             ) from error
         folder.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{time.time_ns() // 10**9:010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
-        self._file = folder.joinpath(name).open("wb")
+        self._file = open_file(folder / name, "wb")
         self._records: Any = records.RecordWriter(self._file)
         self._add(self._proto.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
