@@ -161,7 +161,8 @@ class Sample(NamedTuple):
     part: npt.NDArray[np.int32]
     """[B] which part of a mixture each draw came from; zeros when there is one."""
     weights_version: float
-    """Mean version of the weights that produced these rows; the learner's own version minus this is the staleness."""
+    """Mean version of the weights that produced these rows; the learner's own version minus this is the staleness. NaN
+    when all of them are other runs' rows."""
     fresh: npt.NDArray[np.bool_] = UNKNOWN
     """[B] True where a queue handed the draw out (fifo, circular), False where it was replayed. Empty in samples made
     by hand; `Replay` always fills it."""

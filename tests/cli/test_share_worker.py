@@ -35,8 +35,9 @@ def work(folder: Path, registry: Registry, launcher: int, *overrides: str) -> tu
 def test_a_run_without_its_launcher_saves_stops_and_frees_the_registry(tmp_path: Path) -> None:
     registry = create_distributed_registry()
     gone = registry.register_buffer("one_that_died", "DQN")
-    entry = registry.folder(gone) / "entry.json"
-    entry.write_text(entry.read_text().replace(f'"pid": {os.getpid()}', '"pid": 999999999'))
+    for name in ("entry.json", "alive"):
+        file = registry.folder(gone) / name
+        file.write_text(file.read_text().replace(f'"pid": {os.getpid()}', '"pid": 999999999'))
     code, summary = work(tmp_path, registry, launcher=1)
     assert code == 0 and summary["status"] == "interrupted" and (tmp_path / "model.zip").exists()
     assert not registry.path.exists()

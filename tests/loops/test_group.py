@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,64 @@ def test_alone_in_a_group_is_as_alone(registry: Registry, tmp_path: Path) -> Non
     actor.run(steps=100)
     assert learner.run(updates=5).shared["share/foreign_fraction"] == 0.0
     learner.end()
+
+
+def test_a_peer_with_nan_is_refused_and_the_learner_goes_on(registry: Registry, tmp_path: Path) -> None:
+    """Rows of a writer that checks nothing: none of them reaches a loss."""
+    buffer, _ = _sb3_buffer(registry, 300)
+    buffer._writer.columns["next_obs"][100:] = np.nan
+    actor, learner = _run(registry, tmp_path / "run", "share.ratio=0.5")
+    actor.run(steps=200)
+    report = learner.run(updates=20)  # the batch in which it is found out has nobody to take its place
+    report = report if report.updates == 20 else learner.run(updates=20)
+    assert report.updates == 20 and np.isfinite(report.metrics["loss"])
+    assert report.notes == ("not sharing with sb3: it wrote nan in an observation",)
+    learner.end()
+
+
+def test_an_action_that_does_not_exist_is_refused(registry: Registry, tmp_path: Path) -> None:
+    buffer, _ = _sb3_buffer(registry, 300)
+    buffer._writer.columns["action"][:] = 7
+    actor, learner = _run(registry, tmp_path / "run", "share.ratio=0.5")
+    actor.run(steps=200)
+    notes = learner.run(updates=20).notes + learner.run(updates=20).notes
+    assert notes == ("not sharing with sb3: it wrote 7 in an action",)
+    learner.end()
+
+
+def test_everything_may_come_from_others(registry: Registry, tmp_path: Path) -> None:
+    """With two shards of its own, of which nothing is drawn; of others' rows the weights' age is not known."""
+    _sb3_buffer(registry, 300)
+    actor, learner = _run(registry, tmp_path / "run", "share.ratio=1", "actors=2")
+    actor.run(steps=200)
+    report = learner.run(updates=20)
+    assert report.updates == 20 and report.shared["share/foreign_fraction"] == 1.0
+    assert math.isnan(report.staleness) and report.dropped_priorities == 0
+    registry.deregister_buffer(next(entry.buffer_id for entry in registry.entries() if entry.run_id == "sb3"))
+    time.sleep(1.1)  # until the next look
+    report = learner.run(updates=20)
+    assert report.updates == 20 and 0 <= report.staleness < 40
+    learner.end()
+
+
+def test_a_run_that_was_taken_for_dead_says_so(registry: Registry, tmp_path: Path) -> None:
+    registry.stale_seconds = 0.2
+    (registry.path / "registry.json").write_text(
+        (registry.path / "registry.json").read_text().replace('"stale_seconds": 300.0', '"stale_seconds": 0.2')
+    )
+    actor, learner = _run(registry, tmp_path / "run")
+    actor.run(steps=100)
+    (entry,) = registry.entries()
+    shutil.rmtree(registry.folder(entry.buffer_id))
+    until = time.monotonic() + 30
+    while list(registry.entries()) != [entry]:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert learner.run(updates=1).notes == (
+        "another run took this one for dead and removed its entry in the registry: announced again",
+    )
+    learner.end()
+    assert list(registry.entries()) == []
 
 
 def test_what_changes_the_meaning_of_a_step_makes_another_environment() -> None:

@@ -12,13 +12,14 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from shoal.sharing import DistributedReplayBuffer, Registry, connect_registry
+from shoal.sharing import DistributedReplayBuffer, Registry, connect_registry, create_distributed_registry
 
 WORDS = 64
 OBSERVATION = spaces.Box(-np.inf, np.inf, (WORDS,), np.float64)
@@ -144,6 +145,38 @@ def run_sampler(registry: str, report: Path, *, seconds: float) -> None:
     while time.monotonic() < until:
         counts += np.bincount(read(buffer.sample(64))[0], minlength=64)
     _say(report, {"runs": np.flatnonzero(counts).tolist(), "samples": int(counts.sum()), "stats": buffer.get_stats()})
+
+
+def run_member(registry: str, report: Path, *, run: int, rows: int = 400) -> None:
+    """Writes and samples, half of it from others; says after every round whom it reads and what it was warned of."""
+    buffer = make(connect_registry(registry), f"run-{run}", rows, cross_sample_ratio=0.5)
+    until, step, rounds = time.monotonic() + LIFE_SECONDS, 0, 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        while time.monotonic() < until:
+            write(buffer, run, 20, step)
+            step, rounds = step + 20, rounds + 1
+            seen = sorted(set(read(buffer.sample(64))[0].tolist()))
+            said = sorted({str(one.message) for one in caught})
+            stats = buffer.get_stats()
+            _say(report, {"round": rounds, "seen": seen, "warned": said, "buffer_id": buffer._member.buffer_id} | stats)
+            time.sleep(0.02)
+
+
+def run_ended(registry: str, report: Path, *, run: int, rows: int) -> None:
+    """A run that ends by itself and leaves its rows to the registry's maker."""
+    joined = connect_registry(registry)
+    buffer = make(joined, f"run-{run}", rows)
+    write(buffer, run, 50)
+    joined.hand_over(buffer._member.buffer_id)
+    _say(report, {"buffer_id": buffer._member.buffer_id})
+
+
+def run_maker(report: Path, *, stale_seconds: float) -> None:
+    """Makes a registry and waits to be killed."""
+    made = create_distributed_registry(min_buffer_size=10, stale_seconds=stale_seconds)
+    _say(report, {"path": str(made.path)})
+    time.sleep(LIFE_SECONDS)
 
 
 def _say(report: Path, value: dict[str, Any]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import threading
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shoal.replay import Column, Keys, Schema, ShardInfo, ShardReader, ShardWriter, create_shard
+from shoal.replay.shard import Header
 from shoal.sharing import Description, Entry, Registry, create_distributed_registry
 from shoal.sharing.pool import Pool
+from shoal.types import Transition
 
 pytestmark = pytest.mark.usefixtures("always_look")
 STREAM = (
@@ -271,3 +278,150 @@ def test_a_missing_folder_is_no_error(group: Registry) -> None:
     assert pool.draws(64) == 0 and pool.peers == []
     away.rename(group.path)
     assert pool.draws(64) == 32 and pool.peers == [two.entry]
+
+
+def _set_word(member: Member, word: Header, value: int) -> None:
+    with (member.paths[0] / "header.bin").open("r+b") as file:
+        file.seek(8 * word)
+        file.write(value.to_bytes(8, "little"))
+
+
+HEADERS = [(2**63 + 5, 2**63 + 5), (2**64 - 1, 2**64 - 1), (2**62, 100), (100, 2**63 - 1), (5000, 100)]
+
+
+@pytest.mark.parametrize(("head", "claim"), HEADERS)
+@pytest.mark.parametrize("when", ["before", "between two looks", "while it is read"])
+def test_a_header_that_cannot_be_is_refused_by_name(group: Registry, head: int, claim: int, when: str) -> None:
+    one, _, bad = Member(group, "one", (100,)), Member(group, "fine", (100,)), Member(group, "bad", (100,))
+    pool = one.pool()
+    if when != "before":
+        pool.refresh()
+        assert len(pool.peers) == 2
+    keys = draw(pool, 64) if when == "while it is read" else Keys.empty(64)
+    _set_word(bad, Header.HEAD, head)
+    _set_word(bad, Header.CLAIM, claim)
+    if when == "while it is read":  # nothing is raised, whatever the words are
+        torn = pool.torn(keys, np.arange(64))
+        assert not len(torn) or pool.redraw(keys, torn)
+    assert pool.draws(64) == 32 and "head" in pool.refused["bad"]
+    assert pool.sizes() == {"fine": 100} and pool.draw(64, keys, 0)
+
+
+@pytest.mark.parametrize("name", ["obs.bin", "header.bin"])
+def test_a_file_that_was_cut_is_found_before_it_is_read(group: Registry, name: str) -> None:
+    one, _, bad = Member(group, "one", (100,)), Member(group, "fine", (100,)), Member(group, "bad", (100,))
+    pool = one.pool()
+    pool.refresh()
+    os.truncate(bad.paths[0] / name, 8)
+    pool.refresh()
+    assert f"its {name} was cut to 8" in pool.refused["bad"]
+    assert [peer.run_id for peer in pool.peers] == ["fine"] and pool.draws(64) == 32
+
+
+def _column(path: Path, **changed: Any) -> None:
+    described = json.loads((path / "schema.json").read_text())
+    described["columns"].append({"name": "more", "dtype": "int64", "shape": [], **changed})
+    (path / "schema.json").write_text(json.dumps(described))
+    for name in ("more.bin", "../more.bin"):
+        (path / name).write_bytes(bytes(8 * 2000))
+
+
+def _replaced(path: Path, how: str) -> None:
+    path.rename(path.with_name("real"))
+    os.mkfifo(path) if how == "pipe" else path.symlink_to(path.with_name("real"))
+
+
+SICK = {
+    "pipe for a header": lambda path: _replaced(path / "header.bin", "pipe"),
+    "pipe for a schema": lambda path: _replaced(path / "schema.json", "pipe"),
+    "pipe for a column": lambda path: _replaced(path / "obs.bin", "pipe"),
+    "link for a column": lambda path: _replaced(path / "obs.bin", "link"),
+    "nested schema": lambda path: (path / "schema.json").write_text("[" * 100_000),
+    "huge schema": lambda path: (path / "schema.json").write_bytes(b" " * (1 << 21)),
+    "endless schema": lambda path: (path / "schema.json").write_text(
+        (path / "schema.json").read_text().replace('"rows": 2000', '"rows": Infinity')
+    ),
+    "column of objects": lambda path: _column(path, dtype="object"),
+    "column elsewhere": lambda path: _column(path, name="../more"),
+}
+
+
+@pytest.mark.parametrize("sickness", sorted(SICK))
+def test_files_that_nobody_should_write_are_refused_by_name(group: Registry, sickness: str) -> None:
+    one, _, bad = Member(group, "one", (100,)), Member(group, "fine", (100,)), Member(group, "bad", (100,))
+    assert {stats["rows"] for stats in group.get_buffer_stats().values()} == {100}
+    SICK[sickness](bad.paths[0])
+    assert group.get_buffer_stats()[bad.buffer_id]["rows"] == 0
+    pool = one.pool()
+    assert pool.draws(64) == 32 and list(pool.refused) == ["bad"]
+    assert pool.refused["bad"].isprintable() and [peer.run_id for peer in pool.peers] == ["fine"]
+
+
+@pytest.mark.parametrize("whose", ["mine", "another's", "its own, twice", "behind a link"])
+def test_shards_that_are_not_its_own_are_refused_by_name(group: Registry, tmp_path: Path, whose: str) -> None:
+    one, fine, bad = Member(group, "one", (100,)), Member(group, "fine", (100,)), Member(group, "zbad", (100,))
+    (tmp_path / "link").symlink_to(one.paths[0])
+    said = {"mine": one.paths, "another's": fine.paths, "its own, twice": bad.paths * 2}
+    group.announce(replace(bad.entry, shards=said.get(whose, (tmp_path / "link",))))
+    pool = one.pool()
+    assert pool.draws(64) == 32 and list(pool.refused) == ["zbad"] and pool.sizes() == {"fine": 100}
+
+
+def test_a_peer_without_anything_to_draw_does_not_stop_the_others(group: Registry) -> None:
+    one, _, barren = Member(group, "one", (100,)), Member(group, "fine", (100,)), Member(group, "barren", (500,))
+    barren.writers[0].columns["boundary"][:500] = 1
+    pool = one.pool()
+    keys = draw(pool, 200)
+    assert {pool.table.shards[place].path for place in set(keys.shard.tolist())} == {
+        path for buffer in pool.peers if buffer.run_id == "fine" for path in buffer.shards
+    }
+    assert pool.counted()["fine"].samples == 200 and pool.counted()["barren"].samples == 0
+    assert pool.counted()["fine"].age == (99 - keys.logical).sum()
+
+
+def test_who_hands_out_nonsense_is_refused_until_it_announces_itself_anew(group: Registry) -> None:
+    floats = tuple(replace(c, dtype="float32") if c.name.endswith("obs") else c for c in NEXT)
+    one, _, bad = (Member(group, name, (100,), columns=floats) for name in ("one", "fine", "bad"))
+    pool = one.pool()
+    keys, places = draw(pool, 200), np.arange(200)
+    obs = np.zeros((200, 1), np.float32)
+    theirs = next(buffer.place for buffer in pool._buffers if buffer.entry == bad.entry)
+    wrong = np.flatnonzero(keys.shard == theirs)[:3]
+    obs[wrong] = np.nan
+    batch = Transition(obs, np.zeros(200, int), np.zeros(200, np.float32), np.ones(200, np.float32), obs, {})
+    assert set(pool.unsound(keys, places, batch)) == set(wrong) and pool.refused == {
+        "bad": "it wrote nan in an observation"
+    }
+    assert pool.redraw(keys, wrong) and theirs not in keys.shard[wrong]
+    assert pool.draws(64) == 32 and pool.sizes() == {"fine": 100} and list(pool.refused) == ["bad"]
+    group.announce(replace(bad.entry, made=1.0))
+    assert pool.draws(64) == 32 and len(pool.peers) == 2 and pool.refused == {}
+
+
+def test_another_thread_may_ask_while_peers_come_and_go(group: Registry) -> None:
+    """As the learner's reports do, beside the thread that draws."""
+    one = Member(group, "one", (100,))
+    pool, stop, failed = one.pool(), threading.Event(), []
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                pool.counted(), pool.sizes(), pool.peers, dict(pool.refused)
+            except BaseException as error:
+                failed.append(error)
+                return
+
+    thread = threading.Thread(target=ask)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for number in range(40):
+            guests = [Member(group, f"run-{number}-{index}", (20,)) for index in range(2)]
+            draw(pool, 50)
+            group.deregister_buffer(guests[0].buffer_id)
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(switch)
+    assert failed == [] and sum(one.samples for one in pool.counted().values()) == 40 * 50

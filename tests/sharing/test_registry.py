@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal.errors import ConfigError
 from shoal.sharing import Description, Entry, Registry, connect_registry, create_distributed_registry
+from shoal.sharing.process import ProcessId
 from shoal.sharing.registry import REGISTRY
 
 DESCRIPTION = Description("Toy-v0", "Discrete(2)", "Discrete(3)", "env")
@@ -102,20 +107,136 @@ def test_a_copy_travels_between_processes(group: Registry) -> None:
     assert not gone.exists and list(gone.entries()) == []
 
 
-def test_silence_removes_a_buffer_and_beats_keep_it(tmp_path: Path) -> None:
+def held_by(registry: Registry, buffer_id: str, **changed: Any) -> None:
+    """As if another process held it: by default one that ended, whose number this process has got since."""
+    holder = replace(ProcessId.current(), **(changed or {"started": 1.0}))
+    (registry.folder(buffer_id) / "alive").write_text(json.dumps(holder.to_json()))
+
+
+def age(registry: Registry, buffer_id: str, seconds: float = 1e4) -> None:
+    """As if there had been no sign of life for so long, or the clock had been set."""
+    os.utime(registry.folder(buffer_id) / "alive", (time.time() - seconds,) * 2)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_silence_removes_the_buffer_of_a_process_that_ended(group: Registry) -> None:
+    """The same number does not make it the same process."""
+    dead, alive = group.register_buffer("dead", "SAC"), group.register_buffer("alive", "SAC")
+    held_by(group, dead)
+    (group.folder(dead) / "shard").mkdir()
+    assert len(list(group.entries())) == 2, "its rows are served for a while"
+    for buffer_id in (dead, alive):
+        age(group, buffer_id)
+    assert [entry.run_id for entry in connect_registry(group.path).entries()] == ["alive"]
+    assert not any("dead" in path.name for path in group.path.iterdir()), "hidden leftovers count, too"
+    group.deregister_buffer(alive)
+    assert [path.name for path in group.path.iterdir()] == ["registry.json"]
+
+
+def test_of_a_process_elsewhere_only_silence_that_was_seen_counts(tmp_path: Path) -> None:
+    """The clock may have been set, or the machine have slept: an old date alone says nothing."""
     registry = create_distributed_registry(path=tmp_path / "group", stale_seconds=0.5)
-    silent, loud = registry.register_buffer("silent", "SAC"), registry.register_buffer("loud", "SAC")
-    registry._quiet(silent)  # as if its process had died
-    registry.keep_alive(loud)  # registering did so already: once is enough
-    (registry.folder(silent) / "shard").mkdir()
-    time.sleep(0.3)
-    assert len(list(registry.entries())) == 2
-    time.sleep(0.7)
-    assert [entry.run_id for entry in registry.entries()] == ["loud"]
-    assert not any("silent" in path.name for path in registry.path.iterdir()), "hidden leftovers count, too"
-    registry.deregister_buffer(loud)
-    assert [path.name for path in registry.path.iterdir()] == ["registry.json"]
+    buffer_id = registry.register_buffer("one", "SAC")
+    registry._quiet(buffer_id)
+    held_by(registry, buffer_id, machine="another container")
+    age(registry, buffer_id)
+    began = time.monotonic()
+    assert len(list(registry.entries())) == 1
+    wait_for(lambda: not list(registry.entries()))
+    assert time.monotonic() - began > 0.5 and not registry.folder(buffer_id).exists()
     registry.stop()
+
+
+def test_who_was_removed_and_lives_comes_back(tmp_path: Path) -> None:
+    registry = create_distributed_registry(path=tmp_path / "group", stale_seconds=0.2)
+    buffer_id = registry.register_buffer("one", "SAC", "Toy-v0")
+    (tmp_path / "elsewhere").mkdir()
+    entry = Entry(buffer_id, "one", "SAC", os.getpid(), DESCRIPTION, (tmp_path / "elsewhere",))
+    presence = registry.announce(entry, "Toy-v0")
+    shutil.rmtree(registry.folder(buffer_id))
+    wait_for(lambda: presence.returns)
+    assert registry.entry(buffer_id) == entry and registry.env_id(buffer_id) == "Toy-v0" and not presence.rows_lost
+    (tmp_path / "elsewhere").rmdir()
+    shutil.rmtree(registry.folder(buffer_id))
+    wait_for(lambda: presence.returns == 2)
+    assert presence.rows_lost and registry.entry(buffer_id) == Entry(buffer_id, "one", "SAC", os.getpid())
+    registry.deregister_buffer(buffer_id)
+    time.sleep(0.2)
+    assert list(registry.entries()) == [], "who was deregistered does not"
+    registry.register_buffer("two", "SAC")
+    registry.stop()
+    time.sleep(0.2)
+    assert not registry.path.exists(), "nor does anybody whose registry is gone"
+
+
+def test_what_was_handed_over_lives_as_long_as_the_registry_has_a_maker(group: Registry) -> None:
+    buffer_id = group.register_buffer("ended", "SAC")
+    joined = connect_registry(group.path)
+    joined.hand_over(buffer_id)
+    age(group, buffer_id)
+    assert joined.is_held(buffer_id) and len(list(joined.entries())) == 1
+    settings = json.loads((group.path / "registry.json").read_text())
+    settings["maker"]["started"] = 1.0  # as if it had ended
+    (group.path / "registry.json").write_text(json.dumps(settings))
+    joined.hand_over(buffer_id)
+    age(group, buffer_id)
+    assert not joined.is_held(buffer_id) and not joined.maker_lives and list(joined.entries()) == []
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to(path.with_name("real"))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+SICK = {
+    "pipe": _pipe,
+    "link": _link,
+    "folder": _folder,
+    "nested": lambda path: path.write_text("[" * 100_000),
+    "huge": lambda path: path.write_bytes(b" " * (1 << 21)),
+    "infinite": lambda path: path.write_text(path.read_text().replace('"made": 0.0', '"made": Infinity')),
+    "name": lambda path: path.write_text(path.read_text().replace('"bad"', '"\\u001b[31m"')),
+    "shards": lambda path: path.write_text(path.read_text().replace('"shards": []', '"shards": ["../.."]')),
+}
+
+
+@pytest.mark.parametrize("damage", sorted(SICK))
+def test_an_entry_that_nobody_should_write_is_named_and_passed_over(group: Registry, damage: str) -> None:
+    good, bad = group.register_buffer("good", "SAC"), group.register_buffer("bad", "SAC")
+    SICK[damage](group.folder(bad) / "entry.json")
+    look = group.look()
+    assert [entry.buffer_id for entry in look.entries] == [good] and list(look.damaged) == [bad]
+    assert look.damaged[bad].isprintable() and len(look.damaged[bad]) < 400
+    assert group.entry(bad) is None and group.env_id(bad) in ("", bad)
+    age(group, bad)
+    assert bad in group.look().damaged, "its process lives: it is not removed"
+
+
+def test_folders_that_are_no_buffers_are_named_or_passed_over(group: Registry, tmp_path: Path) -> None:
+    good = group.register_buffer("good", "SAC")
+    (group.path / "two words").mkdir()
+    (group.path / "two words" / "entry.json").write_text("{}")
+    (group.path / "linked").symlink_to(tmp_path)
+    (group.path / "unlit").mkdir()
+    os.mkfifo(group.path / "unlit" / "alive")
+    look = group.look()
+    assert [entry.buffer_id for entry in look.entries] == [good] and set(look.damaged) == {"linked", "two words"}
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"run_id": 1}', '{"description": "x"}', "\xff\xfe"])
@@ -153,7 +274,6 @@ def test_an_entry_is_never_seen_half_written(group: Registry) -> None:
 
 def test_after_its_end_nothing_raises(group: Registry) -> None:
     buffer_id = group.register_buffer("one", "SAC")
-    group.keep_alive(buffer_id)
     group.stop()
     group.stop()
     group.deregister_buffer(buffer_id)

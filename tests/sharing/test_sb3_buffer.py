@@ -348,14 +348,29 @@ def test_what_does_not_fit_says_what_to_do() -> None:
         write(buffer, 1, 1)
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf])
-def test_a_reward_that_is_no_number_is_refused(reward: float) -> None:
+@pytest.mark.parametrize("what", ["observation", "next observation", "action", "reward"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_step_that_holds_no_number_is_refused(what: str, value: float) -> None:
     buffer = make(None)
     write(buffer, 1, 5)
-    row = (np.zeros((1, *OBSERVATION.shape), np.float32),) * 2
-    with pytest.raises(EnvError, match="returned the reward"):
-        buffer.add(*row, np.zeros((1, *ACTION.shape), np.float32), np.array([reward]), np.zeros(1), [{}])
+    obs, following = np.zeros((1, *OBSERVATION.shape)), np.zeros((1, *OBSERVATION.shape))
+    action, reward = np.zeros((1, *ACTION.shape), np.float32), np.zeros(1, np.float32)
+    parts = {"observation": obs, "next observation": following, "action": action, "reward": reward}
+    parts[what].reshape(-1)[-1] = value
+    with pytest.raises(EnvError, match=f"has {value} in its {what.split()[-1]} in row 5"):
+        buffer.add(obs, following, action, reward, np.zeros(1), [{}])
     assert buffer.size() == 5
+
+
+def test_a_part_of_an_observation_that_holds_no_number_is_refused() -> None:
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3), "c": spaces.Box(-1, 1, (50,))})
+    buffer = DistributedReplayBuffer(10, space, ACTION, "cpu", 1)
+    fine = {"a": np.full((1, 2), 3e38, np.float32), "b": np.zeros((1, 1), int), "c": np.zeros((1, 50), np.float32)}
+    rest = (np.zeros((1, *ACTION.shape), np.float32), np.zeros(1), np.zeros(1), [{}])
+    buffer.add(fine, fine, *rest)
+    with pytest.raises(EnvError, match="has nan in its observation"):
+        buffer.add(fine, {**fine, "c": np.full((1, 50), np.nan, np.float32)}, *rest)
+    assert buffer.size() == 1
 
 
 # Saving and loading.

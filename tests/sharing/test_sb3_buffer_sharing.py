@@ -27,7 +27,7 @@ from shoal.errors import ConfigError, UnknownName
 from shoal.replay import ShardReader
 from shoal.replay.storage import folder_bytes
 from shoal.sharing import DistributedReplayBuffer, Registry, create_distributed_registry, pool
-from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID
+from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID, Look
 
 always_look = pytest.mark.usefixtures("always_look")
 
@@ -142,7 +142,7 @@ def test_a_look_is_not_taken_at_every_sample(group: Registry, monkeypatch: pytes
     one = make(group, "run-1")
     write(one, 1, 50)
     looks = []
-    monkeypatch.setattr(Registry, "entries", lambda self: looks.append(1) or iter(()))
+    monkeypatch.setattr(Registry, "look", lambda self: looks.append(1) or Look([], {}))
     for _ in range(50):
         one.sample(8)
     assert len(looks) == 1

@@ -17,6 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
+from shoal.errors import ConfigError
 from shoal.sharing import (
     ContributingVecEnv,
     DistributedReplayBuffer,
@@ -158,3 +159,14 @@ def test_without_a_group_it_is_harmless() -> None:
     env.step(np.array([0, 1]))
     assert env.buffer.size() == 1 and env.buffer.actions[0].tolist() == [[0], [1]]
     env.close()
+
+
+def test_actions_without_bounds_cannot_be_shared(group: Registry) -> None:
+    """Scaled to [-1, 1] they would be NaN for whoever reads them."""
+
+    class Unbounded(gymnasium.Env[Any, Any]):
+        observation_space = spaces.Box(-1, 1, (2,))
+        action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+    with pytest.raises(ConfigError, match="has no bounds"):
+        ContributingVecEnv(DummyVecEnv([Unbounded]), group)

@@ -19,7 +19,6 @@ from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.cli.share_plan import Candidate, ShareOptions
-    from shoal.sharing import Registry
     from shoal.sharing.launcher import Ended
     from shoal.sharing.live_table import LiveTable
 
@@ -100,7 +99,7 @@ def share(
         int, typer.Option("--min-buffer-size", min=1, metavar="N", help="Rows a run must have before others read it.")
     ] = 1000,
     stale_seconds: Annotated[
-        float, typer.Option("--stale-seconds", metavar="S", help="Remove the rows of a run that is silent so long.")
+        float, typer.Option("--stale-seconds", metavar="S", help="Remove the rows of a dead run after so long.")
     ] = 300.0,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the group's folder is made.")] = Path("runs"),
     wandb: Annotated[
@@ -214,20 +213,16 @@ def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path
         with LiveTable(console) as table:
             for line in announce(candidates, options, folder):
                 table.note(line)
-            ended = launch(runs, table.update, wish, lambda one: _ended(one, table, registry))
+            ended = launch(runs, table.update, wish, lambda one: _ended(one, table))
             if stop.is_set():
                 table.note("Stopped: every run was told to save.")
     return any(one.failed for one in ended)
 
 
-def _ended(ended: Ended, table: LiveTable, registry: Registry | None) -> None:
+def _ended(ended: Ended, table: LiveTable) -> None:
     from shoal.sharing.launcher import LOG, last_lines
 
     if ended.failed:
         table.note(f"{ended.run.name} failed (exit code {ended.code}); the end of {relative(ended.run.folder / LOG)}:")
         for line in last_lines(ended.run.folder, _LAST_LINES):
             table.note(f"  {line}")
-    elif registry is not None and not ended.stopped:
-        for entry in registry.entries():  # what it collected stays of use to the others
-            if entry.run_id == ended.run.name:
-                registry.keep_alive(entry.buffer_id)

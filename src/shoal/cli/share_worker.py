@@ -90,10 +90,10 @@ def _free_registry(path: Path) -> None:
     """Removes a registry whose launcher is gone, unless another run is still alive in it."""
     from shoal.errors import ConfigError
     from shoal.sharing import connect_registry
-    from shoal.sharing.registry import process_lives
 
     with contextlib.suppress(ConfigError):  # somebody else was first
-        if not any(entry.pid != os.getpid() and process_lives(entry.pid) for entry in connect_registry(path).entries()):
+        registry = connect_registry(path)
+        if not any(one.pid != os.getpid() and registry.is_held(one.buffer_id) for one in registry.entries()):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -149,6 +149,8 @@ def _registered(spec: WorkerSpec, settings: Sb3Settings, stop: threading.Event) 
     os.environ[BUFFER_ID] = buffer_id
     try:
         yield
+        if not stop.is_set() and os.getppid() == spec.launcher:
+            registry.hand_over(buffer_id)
     finally:
         if stop.is_set() or os.getppid() != spec.launcher:
             registry.deregister_buffer(buffer_id)

@@ -17,7 +17,7 @@ from shoal.replay.table import Table
 from shoal.sharing import Description, Entry, connect_registry
 from shoal.sharing.description import describe_space, environment_id
 from shoal.sharing.pool import Pool
-from shoal.sharing.registry import process_lives
+from shoal.sharing.soundness import Soundness
 from shoal.types import EnvSpec
 
 
@@ -38,13 +38,12 @@ class Group:
         self._registry = connect_registry(settings.share.registry)
         self._run_id = settings.share.run_id or run
         self._buffer_id = f"{self._run_id}_learner"  # the same after a restart: it takes its place again
-        self._description = _described(settings, spec)
+        self._description, self._num_actions = _described(settings, spec), spec.num_actions
         known = self._registry.entry(self._buffer_id)
-        if known is not None and known.shards != tuple(shards) and process_lives(known.pid):
+        if known is not None and known.shards != tuple(shards) and self._registry.is_held(self._buffer_id):
             self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # a namesake was first
         entry = Entry(self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards))
-        self._registry.announce(entry, self._description.env_id)
-        self._registry.keep_alive(self._buffer_id)
+        self._presence = self._registry.announce(entry, self._description.env_id)
         self._pool: Pool | None = None
 
     def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: Table) -> Pool:
@@ -58,6 +57,7 @@ class Group:
             before=span.before,
             seed=seed,
             table=table,
+            soundness=Soundness(action=(0, self._num_actions - 1) if self._num_actions else None),
         )
         return self._pool
 
@@ -72,9 +72,13 @@ class Group:
         return metrics | {f"share/{run}/fraction": one.samples / samples for run, one in read.items()}
 
     def notes(self) -> tuple[str, ...]:
-        """Peers that do not fit, and why."""
+        """Peers that do not fit, and why; and whether this run was taken for dead."""
         refused = {} if self._pool is None else self._pool.refused
-        return tuple(f"not sharing with {run}: {why}" for run, why in refused.items())
+        notes = [f"not sharing with {run}: {why}" for run, why in refused.items()]
+        if times := self._presence.returns:
+            again = "announced again" if times == 1 else f"announced again, {times} times so far"
+            notes.append(f"another run took this one for dead and removed its entry in the registry: {again}")
+        return tuple(notes)
 
     def leave(self) -> None:
         """Takes the entry away; the shards are the run's own and stay."""

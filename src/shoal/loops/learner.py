@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class LearnerLoop:
         """Learns for so many seconds or updates, or until the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
-        done, waited, versions = 0, 0.0, 0.0
+        done, waited, stale, aged = 0, 0.0, 0.0, 0
         while (updates is None or done < updates) and not self._ledger.stop:
             asked = time.perf_counter()
             if asked >= deadline:
@@ -100,11 +101,13 @@ class LearnerLoop:
                 continue
             if self._prefetcher:
                 waited += time.perf_counter() - asked
-            versions += max(0.0, self._board.version - sample.weights_version)
+            if not math.isnan(sample.weights_version):  # else the rows are all other runs': theirs are other weights
+                stale, aged = stale + max(0.0, self._board.version - sample.weights_version), aged + 1
             self._update(sample)
             done += 1
         metrics = self._means.take()
-        self._staleness = versions / done if done else self._staleness
+        if done:
+            self._staleness = stale / aged if aged else math.nan
         return LearnerReport(
             updates=done,
             seconds=time.perf_counter() - began,

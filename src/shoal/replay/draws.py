@@ -89,6 +89,7 @@ class Draws:
         before: rows before the first that are read, too.
         """
         self._table, self._n, self._before = table, n, before
+        self.barren = -1
         self.look()
 
     def look(self) -> None:
@@ -98,7 +99,8 @@ class Draws:
         # Somewhat off the writer, which goes on while the window is used.
         self.first: Int64s = oldest + np.where(oldest > 0, self._before + table.rows // 16, 0)
         newest = np.array([shard.head for shard in table.shards], np.int64) - self._n + (table["next_obs"] != 0)
-        self.stop: Int64s = np.maximum(newest, self.first)
+        # A window is never longer than its ring, whatever a damaged header says.
+        self.stop: Int64s = np.maximum(np.minimum(newest, oldest + table.rows), self.first)
         self.ages: Int64s = np.zeros(len(self.first), np.int64)
         """Sum over the draws of each shard: how many rows of its lane are newer."""
         self._arguments: list[Any] = [table.lanes, table.rows]
@@ -114,8 +116,10 @@ class Draws:
         return (self.stop - self.first) * self._table.lanes
 
     def draw(self, counts: Int64s, rng: np.random.Generator, keys: Keys, at: int) -> bool:
-        """Fills keys[at:] with counts[s] draws from each shard. False when a shard has no start in its window."""
-        left = counts.copy()
+        """Fills keys[at:] with counts[s] draws from each shard. False when a shard has no start in its window: `barren`
+        is its place.
+        """
+        left, ages = counts.copy(), self.ages.copy()
         wanted = int(counts.sum())
         for _ in range(PATIENCE):
             out = [self._n, rng.random(wanted + SPARE), keys.shard[at:], keys.lane[at:], keys.logical[at:], self.ages]
@@ -123,4 +127,6 @@ class Draws:
             at, wanted = at + drawn, wanted - drawn
             if not wanted:
                 return True
+        self.ages[:] = ages
+        self.barren = int(np.flatnonzero(left)[0])  # those behind it did not get their turn
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Sized
 from typing import Any, Protocol
@@ -37,7 +38,10 @@ class Guests(Protocol):
         """Fills keys[at : at + count]; False when there is nobody to draw from."""
 
     def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
-        """Draws places anew that their writers reached since; False when there is nobody to draw from."""
+        """Draws places anew that cannot be used; False when there is nobody to draw from."""
+
+    def unsound(self, keys: Keys, places: npt.NDArray[np.int64], batch: Any) -> npt.NDArray[np.int64]:
+        """Those of the places of a batch that hold what nobody may learn from."""
 
 
 class Replay:
@@ -162,14 +166,14 @@ class Replay:
         part, fresh = self._layout(n)
         keys, probabilities, own = self._select(n)
         sizes = self._mixture.sizes(part)  # now: drawing places anew takes in more rows
-        torn = self._fill(keys, self._everywhere[:n], data)
+        torn = self._unusable(self._fill(keys, self._everywhere[:n], data), self._everywhere[own:n], keys, data)
         for _ in range(MAX_REDRAWS):
             if not len(torn):
                 break
             self.redrawn += len(torn)
             if not self._redraw(torn, part, keys, probabilities, own):
                 return None
-            torn = self._fill(keys.at(torn), torn, data)
+            torn = self._unusable(self._fill(keys.at(torn), torn, data), torn[torn >= own], keys, data)
         else:
             raise ReplayError(
                 f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. "
@@ -201,9 +205,10 @@ class Replay:
             own = n
         # Guests are drawn uniformly: they weigh what a row of a uniform replay of this size would.
         probabilities = np.full(n, 1.0 / self._mixture.size)
-        drawn = self._mixture.select(own, self._rng)
-        keys.put(slice(own), drawn.keys)
-        probabilities[:own] = drawn.probabilities
+        if own:  # with a ratio of 1 all are guests
+            drawn = self._mixture.select(own, self._rng)
+            keys.put(slice(own), drawn.keys)
+            probabilities[:own] = drawn.probabilities
         return keys, probabilities, own
 
     def update_priorities(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
@@ -220,6 +225,16 @@ class Replay:
         if keys.logical.min() >= max(safe):  # nearly always
             return target[:0]
         return target[keys.logical < np.array(safe)[keys.shard]]
+
+    def _unusable(
+        self, torn: npt.NDArray[np.int64], foreign: npt.NDArray[np.int64], keys: Keys, data: Any
+    ) -> npt.NDArray[np.int64]:
+        """The torn places, and those of the foreign ones that hold what nobody may learn from."""
+        if self.guests is None or not len(foreign):
+            return torn
+        whole = np.setdiff1d(foreign, torn) if len(torn) else foreign
+        bad = self.guests.unsound(keys, whole, data)
+        return np.concatenate([torn, bad]) if len(bad) else torn
 
     def _redraw(
         self,
@@ -247,6 +262,8 @@ class Replay:
         return True
 
     def _mean_version(self, keys: Keys, count: int, stride: int) -> float:
-        """Mean version of the weights behind every `stride`-th of the first `count` keys."""
+        """Mean version of the weights behind every `stride`-th of the first `count` keys; NaN when there are none."""
+        if not count:
+            return math.nan
         total = sum_uint32(*keys, count, stride, self._table.rows, self._table["weights_version"])
-        return float(total) / max(1, len(range(0, count, stride)))
+        return float(total) / len(range(0, count, stride))

@@ -39,9 +39,12 @@ from shoal.errors import CorruptShard, NoSpace, ReplayError
 from shoal.replay.counters import Counters, fence
 from shoal.replay.schema import Schema
 from shoal.replay.storage import gib
+from shoal.replay.untrusted import read_regular
 from shoal.types import CUT, Array
 
 FORMAT = 2
+LARGEST_SCHEMA = 1 << 20
+"""Bytes of a `schema.json`; a usual one has about a thousand."""
 
 
 class Header(IntEnum):
@@ -128,8 +131,8 @@ def _reserve(folder: Path, info: ShardInfo) -> None:
 def read_info(path: Path) -> ShardInfo:
     """Reads and checks `schema.json` against the files beside it."""
     try:
-        data: dict[str, Any] = json.loads((path / "schema.json").read_text())
-    except (OSError, ValueError) as error:
+        data: dict[str, Any] = json.loads(read_regular(path / "schema.json", LARGEST_SCHEMA))
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptShard(f"{path} is not a shard: {error}.") from error
     if not isinstance(data, dict):
         raise CorruptShard(f"{path} is not a shard: its schema.json holds a {type(data).__name__}.")
@@ -138,7 +141,7 @@ def read_info(path: Path) -> ShardInfo:
     try:
         described = (int(data["rows"]), int(data["lanes"]), str(data["run"]), str(data["env_id"]))
         info = ShardInfo(Schema.from_json(data), *described, str(data["algorithm"]), float(data["created"]))
-    except (KeyError, TypeError, ValueError, CorruptShard) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, CorruptShard) as error:
         raise CorruptShard(f"{path}/schema.json lacks or garbles a field: {error!r}.") from error
     if info.rows < 2 or info.lanes < 1:
         raise CorruptShard(f"{path}/schema.json speaks of {info.rows} rows and {info.lanes} lanes.")
@@ -298,6 +301,8 @@ class ShardReader:
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=False)
         _check_header(path, self.header, self.info.rows)
+        # Signed from here on: if a word is damaged later, to above 2^63, it still fits wherever it is put.
+        self.header.words = self.header.words.cast("B").cast("q")
         self.by_lane = _map_columns(path, self.info, writable=False)
         self.columns = _by_row(self.by_lane)
 

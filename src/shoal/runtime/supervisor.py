@@ -96,8 +96,9 @@ class Supervisor:
             for name, value in report.metrics.items():
                 self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value * report.updates
             self._metric_updates += report.updates
-            self._staleness_sum += report.staleness * report.updates
-            self._staleness_updates += report.updates
+            if not math.isnan(report.staleness):  # of other runs' rows only
+                self._staleness_sum += report.staleness * report.updates
+                self._staleness_updates += report.updates
 
     def inference(self, report: InferenceReport) -> None:
         """Takes the inference server's report."""

@@ -35,7 +35,7 @@ class Description:
         for name, what in _COMPARED:
             here, there = getattr(self, name), getattr(other, name)
             if here != there and not (name == "env_id" and not (here and there)):
-                return f"its {what} is {there}, here it is {here}"
+                return f"its {what} is {one_line(there)}, here it is {here}"
         return ""
 
     def to_json(self) -> dict[str, str]:
@@ -52,6 +52,11 @@ def environment_id(env_id: str, unusual: Mapping[str, Any]) -> str:
     """An environment with what makes it another one: arguments, and settings that are not the usual ones."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(unusual.items()))
     return f"{env_id}({arguments})" if arguments else env_id
+
+
+def one_line(text: object) -> str:
+    """Words that others chose, short and printable: they end up on terminals and in logs."""
+    return "".join(one if one.isprintable() else "?" for one in str(text))[:300]
 
 
 _COMPARED = (

@@ -20,16 +20,9 @@ from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Schema, ShardInfo, ShardReader, ShardWriter, create_shard
 from shoal.replay.storage import PRIVATE, sharing_folder
 from shoal.sharing.description import Description
-from shoal.sharing.registry import (
-    BUFFER_ID,
-    ENV_ID,
-    REGISTRY,
-    RUN_ID,
-    Entry,
-    Registry,
-    connect_registry,
-    process_lives,
-)
+from shoal.sharing.entry import Entry
+from shoal.sharing.presence import Presence
+from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID, Registry, connect_registry
 
 
 @dataclass(frozen=True)
@@ -114,14 +107,24 @@ class Storage:
         except NoSpace as error:
             raise NoSpace(f"{str(error).split('. ')[0]}. Lower buffer_size.") from error
         self.writer, self.reader = ShardWriter(folder / "shard"), ShardReader(folder / "shard")
+        self._presence: Presence | None = None
         if member.registry is None:
             shutil.rmtree(folder)
         else:
             who = (member.buffer_id, member.run_id, member.algorithm, os.getpid())
             entry = Entry(*who, description, (folder / "shard",), info.created)
-            member.registry.announce(entry, member.env_id)
-            member.registry.keep_alive(member.buffer_id)
+            self._presence = member.registry.announce(entry, member.env_id)
             _WRITTEN[member.registry.path, member.buffer_id] = self
+
+    @property
+    def lost(self) -> bool:
+        """Whether others removed the rows, taking this process for dead; they are still mapped here."""
+        return self._presence is not None and self._presence.rows_lost
+
+    def keep_private(self) -> None:
+        """Takes note that lost rows are not to be shared again."""
+        if self._presence is not None:
+            self._presence.rows_lost = False
 
     def remove(self) -> None:
         """Takes the rows away; readers that map them keep what they map."""
@@ -141,7 +144,7 @@ def _own(member: Membership) -> Membership:
     """The same member; under a new id if its buffer is being written already, by a live process or by this one."""
     assert member.registry is not None
     known = member.registry.entry(member.buffer_id)
-    mine, written = (member.registry.path, member.buffer_id), known is not None and process_lives(known.pid)
+    mine, written = (member.registry.path, member.buffer_id), member.registry.is_held(member.buffer_id)
     if known is not None and known.pid == os.getpid():
         gc.collect()  # SB3's callbacks keep a replaced buffer for a while
         written = mine in _WRITTEN

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import ReplayError
-from shoal.replay import Keys, Schema, ShardReader
+from shoal.replay import Keys, ShardReader
 from shoal.replay.draws import Draws
 from shoal.replay.table import Table
 from shoal.sharing.description import Description
-from shoal.sharing.registry import Entry, Registry
+from shoal.sharing.entry import Entry
+from shoal.sharing.peer import find_fault, open_peer
+from shoal.sharing.registry import Registry
+from shoal.sharing.soundness import Soundness
 from shoal.sharing.strategies import NEWEST, Strategy, pool_draws, pool_weights
+from shoal.types import Transition
 
 REFRESH_SECONDS = 1.0
 """Between two looks at who is there."""
-READ = ("obs", "action", "reward", "terminated", "truncated", "boundary")
 
 
 @dataclass
 class Drawn:
     """What was read from one buffer."""
 
+    run_id: str = ""
     samples: int = 0
     age: float = 0.0
     """Sum over samples: how many rows of its lane are newer."""
@@ -48,7 +53,11 @@ class _Buffer:
 
 
 class Pool:
-    """Draws from a group's buffers by a strategy. Peers that do not fit are refused once, and named."""
+    """Draws from a group's buffers by a strategy. Peers that do not fit, or hand out what nobody may learn from, are
+    refused and named; the others are read all the same.
+
+    One thread draws. Others may ask for `peers`, `refused`, `counted` and `sizes`.
+    """
 
     def __init__(
         self,
@@ -63,6 +72,8 @@ class Pool:
         before: int = 0,
         seed: int = 0,
         table: Table | None = None,
+        soundness: Soundness | None = None,
+        counted: dict[str, Drawn] | None = None,
     ) -> None:
         """Args:
         own: this run's shards.
@@ -75,6 +86,8 @@ class Pool:
         before: rows before the first that a stack of frames reaches back.
         seed: of the draws.
         table: one that holds this run's shards already.
+        soundness: what is asked of others' rows; by default that they are finite.
+        counted: what an earlier pool of this run has read.
         """
         self._registry, self._own_id, self._description = registry, own_id, description
         self._strategy, self._ratio, self._schema = strategy, ratio, own[0].info.schema
@@ -84,14 +97,22 @@ class Pool:
         self._buffers = [_Buffer(None, len(own))]
         self._looked = -REFRESH_SECONDS
         self.refused: dict[str, str] = {}
-        self._known: dict[str, Drawn] = {}  # also of peers that left
-        self._run_of: dict[str, str] = {}
+        """Run to reason; never changed, only replaced."""
+        self.known: dict[str, Drawn] = {} if counted is None else counted
+        """What was read of each buffer, also of those that left."""
+        self._soundness = soundness or Soundness()
+        self._sick: dict[str, tuple[Entry, str]] = {}  # until they announce themselves anew
+        self._lock = threading.Lock()  # held while buffers come and go
         self._chances: npt.NDArray[np.float64] | None = None  # of each shard to be drawn from; None: of nobody
         self._counts: npt.NDArray[np.int64] = np.zeros(len(own), np.int64)
 
     @property
     def peers(self) -> list[Entry]:
         """The buffers of others that are attached."""
+        with self._lock:
+            return self._peers()
+
+    def _peers(self) -> list[Entry]:
         return [buffer.entry for buffer in self._buffers if buffer.entry is not None]
 
     def refresh(self) -> None:
@@ -100,19 +121,33 @@ class Pool:
         if now - self._looked < REFRESH_SECONDS:
             return
         self._looked = now
-        self._settle()
-        there = {entry.buffer_id: entry for entry in self._registry.entries() if entry.buffer_id != self._own_id}
-        for buffer in list(self._buffers):
-            if buffer.entry is not None and there.get(buffer.entry.buffer_id) != buffer.entry:
-                self._detach(buffer)
-        attached = {entry.buffer_id for entry in self.peers}
-        for buffer_id, entry in there.items():
-            if buffer_id not in attached and entry.description is not None and entry.shards:
-                self._attach(entry)
-        runs = {entry.run_id for entry in there.values()}
-        self.refused = {run: why for run, why in self.refused.items() if run in runs}
-        self.refused |= dict.fromkeys(self._registry.damaged(), "its entry.json cannot be read")
-        self._plan()
+        entries, damaged = self._registry.look()
+        there = {entry.buffer_id: entry for entry in entries if entry.buffer_id != self._own_id}
+        refused = {name: why for name, why in damaged.items() if name != self._own_id}
+        with self._lock:
+            self._settle()
+            self._find_faults()
+            self._sick = {name: sick for name, sick in self._sick.items() if there.get(name) == sick[0]}
+            for buffer in self._buffers[1:]:
+                assert buffer.entry is not None
+                if there.get(buffer.entry.buffer_id) != buffer.entry or buffer.entry.buffer_id in self._sick:
+                    self._detach(buffer)
+            refused |= {entry.run_id: why for entry, why in self._sick.values()}
+            attached = {entry.buffer_id for entry in self._peers()}
+            for buffer_id, entry in there.items():
+                if buffer_id in attached or buffer_id in self._sick or entry.description is None or not entry.shards:
+                    continue
+                if why := self._attach(entry, entry.description):
+                    refused[entry.run_id] = why
+            self.refused = refused
+            self._plan()
+
+    def _find_faults(self) -> None:
+        """Looks whether the files of peers are still what they were when they were opened."""
+        for buffer in self._buffers[1:]:
+            assert buffer.entry is not None
+            if why := next(filter(None, map(find_fault, self.table.shards[buffer.mine])), ""):
+                self._sick[buffer.entry.buffer_id] = (buffer.entry, why)
 
     def draws(self, batch: int) -> int:
         """How many of the next batch come from the pool; 0 while there is nobody to share with."""
@@ -123,21 +158,25 @@ class Pool:
 
     def draw(self, count: int, keys: Keys, at: int) -> bool:
         """Fills keys[at : at + count], one buffer after the other; False when there is nobody to draw from."""
-        if self._chances is None:
-            return False
-        counts = self._rng.multinomial(count, self._chances)
-        if not self._draws.draw(counts, self._rng, keys, at):
-            return False
-        self._counts += counts
-        return True
+        while self._chances is not None:
+            counts = self._rng.multinomial(count, self._chances)
+            if self._draws.draw(counts, self._rng, keys, at):
+                self._counts += counts
+                return True
+            # One that has nothing to give now does not keep the others from giving; it is asked again at the next look.
+            self._chances[self._draws.barren] = 0.0
+            total = self._chances.sum()
+            self._chances = self._chances / total if total > 0 else None
+        return False
 
     def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
-        """Draws places anew that their writers reached, from windows as they are now; False when there is nobody."""
+        """Draws places anew that cannot be used, from windows as they are now; False when there is nobody."""
         shard = keys.shard[places]
         np.subtract.at(self._counts, shard, 1)
         np.subtract.at(self._draws.ages, shard, self._draws.stop[shard] - 1 - keys.logical[places])
-        self._settle()
-        self._plan()
+        with self._lock:
+            self._settle()
+            self._plan()
         again = Keys.empty(len(places))
         if not self.draw(len(places), again, 0):
             return False
@@ -152,6 +191,9 @@ class Pool:
         self._counts = np.zeros(len(self.table.shards), np.int64)
         rows, sizes = self._draws.sizes, self._sizes()
         sizes[1:][self._held()[1:] < self._registry.min_buffer_size] = 0
+        for place, buffer in enumerate(self._buffers):
+            if buffer.entry is not None and buffer.entry.buffer_id in self._sick:
+                sizes[place] = 0
         weights = pool_weights(self._strategy, sizes)
         chances = np.zeros(len(rows))
         for weight, buffer in zip(weights.tolist(), self._buffers, strict=True):
@@ -176,60 +218,70 @@ class Pool:
         """Those of the places that their writers reached since they were drawn."""
         return places[keys.logical[places] < self.table.oldest()[keys.shard[places]]]
 
+    def unusable(self, keys: Keys, places: npt.NDArray[np.int64], batch: Transition) -> npt.NDArray[np.int64]:
+        """Those of the places that are torn or unsound."""
+        torn = self.torn(keys, places)
+        whole = np.setdiff1d(places, torn) if len(torn) else places
+        return np.concatenate([torn, self.unsound(keys, whole, batch)])
+
+    def unsound(self, keys: Keys, places: npt.NDArray[np.int64], batch: Transition) -> npt.NDArray[np.int64]:
+        """Those of the places where another run's row holds what nobody may learn from. That run is read no more."""
+        foreign = places[keys.shard[places] >= self._buffers[0].count]
+        fault = self._soundness.fault(batch, foreign) if len(foreign) else None
+        if fault is None:
+            return foreign[:0]
+        bad = foreign[fault[0]]
+        for shard in np.unique(keys.shard[bad]).tolist():
+            entry = next(one.entry for one in self._buffers if one.place <= shard < one.place + one.count)
+            its = self._soundness.fault(batch, bad[keys.shard[bad] == shard])
+            assert entry is not None and its is not None
+            why = its[1]
+            self._sick[entry.buffer_id] = (entry, why)
+            self.refused = {**self.refused, entry.run_id: why}
+        return bad
+
     def counted(self) -> dict[str, Drawn]:
         """What was read of every run but one's own, by run. Changes nothing: another thread may ask."""
         totals: dict[str, Drawn] = {}
-        for buffer in self._buffers:
-            if buffer.entry is not None:
-                recent = totals.setdefault(buffer.entry.run_id, Drawn())
+        with self._lock:
+            for drawn in self.known.values():
+                known = totals.setdefault(drawn.run_id, Drawn(drawn.run_id))
+                known.samples += drawn.samples
+                known.age += drawn.age
+            for buffer in self._buffers[1:]:
+                recent = totals[buffer.drawn.run_id]
                 recent.samples += int(self._counts[buffer.mine].sum())
                 recent.age += int(self._draws.ages[buffer.mine].sum())
-        for buffer_id, drawn in self._known.items():
-            known = totals.setdefault(self._run_of[buffer_id], Drawn())
-            known.samples += drawn.samples
-            known.age += drawn.age
         return totals
 
     def sizes(self) -> dict[str, int]:
         """Rows to draw from, by run, as of the last look."""
         sizes: dict[str, int] = {}
-        for buffer, size in zip(self._buffers, self._sizes().tolist(), strict=True):
-            if buffer.entry is not None:
-                sizes[buffer.entry.run_id] = sizes.get(buffer.entry.run_id, 0) + size
+        with self._lock:
+            for buffer, size in zip(self._buffers, self._sizes().tolist(), strict=True):
+                if buffer.entry is not None:
+                    sizes[buffer.entry.run_id] = sizes.get(buffer.entry.run_id, 0) + size
         return sizes
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         rows = self._draws.sizes
         return np.array([rows[buffer.mine].sum() for buffer in self._buffers], np.int64)
 
-    def _attach(self, entry: Entry) -> None:
-        assert entry.description is not None
-        difference = self._description.difference(entry.description)
-        shards: list[ShardReader] = []
-        if not difference:
-            try:
-                shards = [ShardReader(path) for path in entry.shards]
-            except (ReplayError, OSError) as error:
-                if not self._registry.folder(entry.buffer_id).is_dir():
-                    return  # it left between two looks
-                difference = str(error)
-        if not difference:
-            difference = next(filter(None, (self._unlike(shard.info.schema) for shard in shards)), "")
-        if difference:
-            self.refused[entry.run_id] = difference
-            return
-        self.refused.pop(entry.run_id, None)
+    def _attach(self, entry: Entry, description: Description) -> str:
+        """Takes a peer in; or says why it is refused."""
+        if difference := self._description.difference(description):
+            return difference
+        try:
+            shards = open_peer(entry.shards, self._schema, {shard.path for shard in self.table.shards})
+        except ReplayError as error:
+            # Nothing is said about one that left between two looks.
+            return str(error) if self._registry.folder(entry.buffer_id).is_dir() else ""
         place = len(self.table.shards)
         for shard in shards:
             self.table.add(shard)
-        drawn = self._known.setdefault(entry.buffer_id, Drawn())
-        self._run_of[entry.buffer_id] = entry.run_id
+        drawn = self.known.setdefault(entry.buffer_id, Drawn(entry.run_id))
         self._buffers.append(_Buffer(entry, len(shards), place, drawn))
-
-    def _unlike(self, other: Schema) -> str:
-        if "next_obs" in other and replace(other["next_obs"], name="obs") != self._schema["obs"]:
-            return f"next_obs is {other['next_obs']} there and {self._schema['obs']} here"
-        return self._schema.difference(other, READ)
+        return ""
 
     def _detach(self, buffer: _Buffer) -> None:
         for _ in range(buffer.count):

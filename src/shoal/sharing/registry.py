@@ -2,11 +2,15 @@
 
     <registry>/registry.json            sizes and times, written once
     <registry>/<buffer_id>/entry.json   whose buffer, what its rows mean, where its shards are
-    <registry>/<buffer_id>/alive        touched every few seconds by the buffer's process
+    <registry>/<buffer_id>/alive        which process holds the buffer, touched by it every few seconds
     <registry>/<buffer_id>/shard/       the rows (a Shoal run's own shards lie elsewhere; the entry says where)
 
-A buffer that has been silent for `stale_seconds` is removed by whoever notices, with its rows: the folder is renamed
-first, so that only one process removes it and nobody finds half of it. Rows that a reader still maps stay readable.
+A buffer whose process has ended, and that has been silent for `stale_seconds`, is removed by whoever notices, with its
+rows: the folder is renamed first, so that only one process removes it and nobody finds half of it. Rows that a reader
+still maps stay readable. A process that was only suspended keeps its buffer, however long. Whether a process of another
+container lives cannot be told: its silence decides, and if it was alive it announces itself again.
+
+What others wrote here is not trusted: an entry that cannot be read is passed over, and named by `look`.
 
 Runs on other machines are not reached by a folder. They will have a registry of the same methods on Ray.
 """
@@ -15,22 +19,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-import re
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import psutil
-
-from shoal.errors import ConfigError, ShoalError
+from shoal.errors import ConfigError
 from shoal.replay.storage import sharing_folder
-from shoal.sharing.description import Description
+from shoal.replay.untrusted import read_regular
+from shoal.sharing.description import one_line
+from shoal.sharing.entry import UNREADABLE, Entry, require_name
+from shoal.sharing.presence import Presence
+from shoal.sharing.process import ProcessId
 
 STALE_SECONDS = 300.0
 MIN_BUFFER_SIZE = 1000
@@ -38,21 +43,19 @@ REGISTRY = "SHOAL_REGISTRY"
 """Environment variable: the registry's folder. `shoal share` sets it for its runs."""
 BUFFER_ID, RUN_ID, ENV_ID = "SHOAL_BUFFER_ID", "SHOAL_RUN_ID", "SHOAL_ENV_ID"
 _FORMAT = 1
+_MOST_BYTES = 1 << 20
+"""Of an entry; a usual one has about a thousand."""
+_PRESENT: dict[tuple[Path, str], Presence] = {}
+"""Buffers that this process announced, by registry and id, whichever `Registry` it was done by."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_PRESENT.clear)  # threads do not survive a fork
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One buffer of a registry."""
+class Look(NamedTuple):
+    """What is in a registry: its buffers, and why others of them cannot be read, by their ids."""
 
-    buffer_id: str
-    run_id: str
-    algorithm: str
-    pid: int
-    description: Description | None = None
-    """None until its first row is written."""
-    shards: tuple[Path, ...] = ()
-    made: float = 0.0
-    """When its shards were made: new ones at the old place are another buffer."""
+    entries: list[Entry]
+    damaged: dict[str, str]
 
 
 class Registry:
@@ -62,130 +65,163 @@ class Registry:
         """Opens one that exists; `create_distributed_registry` makes one."""
         self.path = Path(path).resolve()
         try:
-            settings: dict[str, Any] = json.loads((self.path / "registry.json").read_text())
+            settings = self._read("registry.json")
             self.max_buffer_size = int(settings["max_buffer_size"])
             self.min_buffer_size = int(settings["min_buffer_size"])
             self.stale_seconds = float(settings["stale_seconds"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise ConfigError(
                 f"{self.path} is no registry ({error}). Make one with create_distributed_registry(path=...)."
             ) from error
-        self._beating: dict[str, threading.Event] = {}
+        self._seen: dict[str, tuple[float, float]] = {}  # sign of life, and when by our own clock it was seen first
         self._owner = False
 
     def register_buffer(self, run_id: str, algorithm: str, env_id: str = "") -> str:
         """Announces a buffer; returns its id. Its first row makes it visible to others."""
-        _require_name("run_id", run_id)
+        require_name("run_id", run_id)
         buffer_id = f"{run_id}_{time.time_ns() // 1_000_000}_{uuid.uuid4().hex[:4]}"
         self.announce(Entry(buffer_id, run_id, algorithm, os.getpid()), env_id)
-        self.keep_alive(buffer_id)  # from now on: its first row may be long in coming
         return buffer_id
 
-    def announce(self, entry: Entry, env_id: str = "") -> None:
-        """Writes an entry, new or changed, whole or not at all."""
-        folder = self.folder(entry.buffer_id)
-        folder.mkdir(exist_ok=True)
-        (folder / "alive").touch()
-        described = None if entry.description is None else entry.description.to_json()
-        data = {"run_id": entry.run_id, "algorithm": entry.algorithm, "pid": entry.pid, "env_id": env_id}
-        data |= {"description": described, "shards": [str(path) for path in entry.shards], "made": entry.made}
-        building = folder / f"entry.json.{os.getpid()}"
-        building.write_text(json.dumps(data, indent=1))
-        building.rename(folder / "entry.json")
+    def announce(self, entry: Entry, env_id: str = "") -> Presence:
+        """Writes an entry, new or changed, whole or not at all; it stays until it is deregistered or this process ends.
+
+        Its first row may be long in coming, so a thread gives signs of life from now on. If others remove the entry
+        all the same, it is written again; without its shards if those are gone, too.
+        """
+        alive = self.folder(entry.buffer_id) / "alive"
+
+        def come_back() -> bool:
+            if not self.exists:
+                return False
+            whole = all(path.is_dir() for path in entry.shards)
+            self._write(entry if whole else replace(entry, description=None, shards=()), env_id)
+            presence.rows_lost = not whole
+            return True
+
+        if (known := _PRESENT.pop((self.path, entry.buffer_id), None)) is not None:
+            known.end()
+        self._write(entry, env_id)
+        presence = _PRESENT[self.path, entry.buffer_id] = Presence(alive, min(10.0, self.stale_seconds / 5), come_back)
+        return presence
 
     def deregister_buffer(self, buffer_id: str) -> None:
-        """Removes a buffer and its rows; that of a buffer that is gone already does nothing."""
+        """Removes a buffer and its rows; does nothing when it is gone already. A buffer that another live process holds
+        comes back: it has to be deregistered there.
+        """
+        folder = self.folder(buffer_id)
         self._quiet(buffer_id)
-        self._remove(self.folder(buffer_id))
+        self._remove(folder)
 
-    def keep_alive(self, buffer_id: str) -> None:
-        """Touches a buffer's sign of life in a thread, until it is deregistered or this process ends."""
-        if buffer_id in self._beating:
-            return
-        stop = self._beating[buffer_id] = threading.Event()
-        alive = self.folder(buffer_id) / "alive"
-
-        def beat() -> None:
-            while not stop.wait(min(10.0, self.stale_seconds / 5)):
-                try:
-                    os.utime(alive)
-                except OSError:  # removed: by its owner, or by others who did not hear of it for too long
-                    return
-
-        threading.Thread(target=beat, name="shoal-alive", daemon=True).start()
+    def hand_over(self, buffer_id: str) -> None:
+        """Leaves a buffer to the process that made the registry: its rows are served until that one has ended."""
+        self._quiet(buffer_id)
+        with contextlib.suppress(OSError):  # the registry is gone
+            _put(self.folder(buffer_id) / "alive", self._read("registry.json")["maker"])
 
     def entries(self, *, sweep: bool = True) -> Iterator[Entry]:
-        """All buffers that gave a sign of life lately; with `sweep` the others are removed on the way."""
-        with contextlib.suppress(FileNotFoundError):
-            for folder in sorted(self.path.iterdir()):
-                if folder.is_dir():
-                    with contextlib.suppress(FileNotFoundError):
-                        # Nobody removes himself: a machine that slept wakes here before the thread that beats.
-                        if folder.name not in self._beating and self._silence(folder) > self.stale_seconds:
+        """All buffers that are held by a process, or were until lately; with `sweep` the others are removed."""
+        yield from self.look(sweep=sweep).entries
+
+    def look(self, *, sweep: bool = True) -> Look:
+        """As `entries`, with those that are damaged."""
+        found = Look([], {})
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as listed:
+            for folder in sorted(listed, key=lambda one: one.name):
+                try:
+                    if folder.is_symlink():
+                        found.damaged[folder.name] = "its folder is a link"
+                    elif folder.is_dir():
+                        if self._is_abandoned(Path(folder.path), sweep):
                             if sweep:
-                                self._remove(folder)
-                        elif not folder.name.startswith(".") and (entry := self.entry(folder.name)) is not None:
-                            yield entry
+                                self._remove(Path(folder.path))
+                        elif not folder.name.startswith("."):
+                            found.entries.append(self._read_entry(folder.name))
+                except FileNotFoundError:  # half made or half removed
+                    continue
+                except UNREADABLE as error:
+                    found.damaged[folder.name] = f"its entry.json cannot be read ({one_line(repr(error))})"
+        return found
 
     def entry(self, buffer_id: str) -> Entry | None:
-        """One buffer; None when there is no such, or it is just being written."""
-        try:
-            data: dict[str, Any] = json.loads((self.folder(buffer_id) / "entry.json").read_text())
-            described = data["description"]
-            description = None if described is None else Description.from_json(described)
-            shards = tuple(Path(path) for path in data["shards"])
-            who = (buffer_id, str(data["run_id"]), str(data["algorithm"]), int(data["pid"]))
-            return Entry(*who, description, shards, float(data["made"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        """One buffer; None when there is no such, or it is just being written, or cannot be read."""
+        with contextlib.suppress(*UNREADABLE):
+            return self._read_entry(buffer_id)
+        return None
 
-    def damaged(self) -> list[str]:
-        """Buffers whose entry is there and cannot be read."""
-        with contextlib.suppress(FileNotFoundError):
-            names = [path.name for path in self.path.iterdir() if not path.name.startswith(".")]
-            bad = [name for name in names if (self.path / name).is_dir() and self.entry(name) is None]
-            return [name for name in bad if (self.path / name / "entry.json").is_file()]
-        return []
+    def is_held(self, buffer_id: str) -> bool:
+        """Whether the process that holds a buffer lives, on this machine."""
+        holder = self._holder(self.folder(buffer_id))
+        return holder is not None and holder.lives
+
+    def _read(self, *names: str) -> Any:
+        return json.loads(read_regular(self.path.joinpath(*names), _MOST_BYTES))
+
+    def _read_entry(self, buffer_id: str) -> Entry:
+        return Entry.from_json(buffer_id, self._read(buffer_id, "entry.json"))
+
+    def _write(self, entry: Entry, env_id: str) -> None:
+        folder = self.folder(entry.buffer_id)
+        folder.mkdir(exist_ok=True)
+        _put(folder / "alive", ProcessId.current().to_json())
+        _put(folder / "entry.json", entry.to_json() | {"env_id": env_id})
 
     def env_id(self, buffer_id: str) -> str:
         """The environment a buffer was registered with; empty when none was named."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads((self.folder(buffer_id) / "entry.json").read_text())["env_id"])
+        with contextlib.suppress(*UNREADABLE):
+            return str(self._read(buffer_id, "entry.json")["env_id"])
         return ""
 
     def folder(self, buffer_id: str) -> Path:
         """Where a buffer's entry and rows are."""
-        _require_name("buffer_id", buffer_id)
+        require_name("buffer_id", buffer_id)
         return self.path / buffer_id
 
     def get_buffer_stats(self) -> dict[str, dict[str, Any]]:
         """Run, algorithm and rows of every buffer."""
-        from shoal.replay import ShardReader
+        from shoal.sharing.peer import open_peer
 
         stats = {}
         for entry in self.entries():
             rows = 0
-            with contextlib.suppress(ShoalError, OSError):
-                rows = sum(min(one.head, one.rows) * one.lanes for one in map(ShardReader, entry.shards))
+            with contextlib.suppress(*UNREADABLE):
+                rows = sum(min(one.head, one.rows) * one.lanes for one in open_peer(entry.shards))
             stats[entry.buffer_id] = {"run_id": entry.run_id, "algorithm": entry.algorithm, "rows": rows}
         return stats
 
     def stop(self) -> None:
         """Ends this process's part; the process that made the registry removes it, with all its buffers."""
-        for buffer_id in list(self._beating):
-            self._quiet(buffer_id)
+        for path, buffer_id in list(_PRESENT):
+            if path == self.path:
+                self._quiet(buffer_id)
         if self._owner:
             self._remove(self.path)
 
     def _quiet(self, buffer_id: str) -> None:
-        if stop := self._beating.pop(buffer_id, None):
-            stop.set()
+        if presence := _PRESENT.pop((self.path, buffer_id), None):
+            presence.end()
 
-    def _silence(self, folder: Path) -> float:
-        """Seconds since a sign of life; of a folder that is half made or half removed, since it was changed."""
-        sign = folder / "alive"
+    def _holder(self, folder: Path) -> ProcessId | None:
+        with contextlib.suppress(*UNREADABLE):
+            return ProcessId.from_json(self._read(folder.name, "alive"))
+        return None
+
+    def _is_abandoned(self, folder: Path, sweep: bool) -> bool:
+        """Whether nobody holds a folder any more, and its rows were served long enough."""
         hidden = folder.name.startswith(".")
-        return time.time() - (sign if not hidden and sign.exists() else folder).stat().st_mtime
+        holder = None if hidden else self._holder(folder)
+        if holder is not None and holder.lives:
+            return False  # silent or not: a machine that slept, a process that was stopped
+        sign = folder / "alive"
+        touched = (sign if not hidden and os.path.lexists(sign) else folder).lstat().st_mtime
+        # Of a process that cannot be asked only silence that was seen counts: clocks are set, machines sleep.
+        elsewhere = sweep and holder is not None and not holder.here
+        now = time.monotonic()
+        seen, since = self._seen.get(folder.name, (math.nan, now))
+        if seen != touched:
+            since = now if elsewhere else now - max(0.0, time.time() - touched)
+            self._seen[folder.name] = (touched, since)
+        return now - since > self.stale_seconds
 
     def _remove(self, folder: Path) -> None:
         away = folder.with_name(f".{folder.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
@@ -198,7 +234,7 @@ class Registry:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A model saved with a registry is loaded long after that is gone, too: `exists` says so.
-        self.path, self._beating, self._owner = state["path"], {}, False
+        self.path, self._seen, self._owner = state["path"], {}, False
         self.max_buffer_size, self.min_buffer_size, self.stale_seconds = 1_000_000, MIN_BUFFER_SIZE, STALE_SECONDS
         if self.exists:
             self.__init__(self.path)  # type: ignore[misc]
@@ -206,8 +242,8 @@ class Registry:
     @property
     def maker_lives(self) -> bool:
         """Whether the process that made it still runs on this machine."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return process_lives(int(json.loads((self.path / "registry.json").read_text())["pid"]))
+        with contextlib.suppress(*UNREADABLE):
+            return ProcessId.from_json(self._read("registry.json")["maker"]).lives
         return False
 
     @property
@@ -247,7 +283,7 @@ def create_distributed_registry(
         "max_buffer_size": max_buffer_size,
         "min_buffer_size": min_buffer_size,
     }
-    settings |= {"stale_seconds": stale_seconds, "pid": os.getpid()}
+    settings |= {"stale_seconds": stale_seconds, "maker": ProcessId.current().to_json()}
     building = folder / f".registry.json.{uuid.uuid4().hex[:8]}"
     building.write_text(json.dumps(settings, indent=1))
     try:
@@ -277,14 +313,8 @@ def connect_registry(path: Path | str | None = None) -> Registry:
     return Registry(Path(named))
 
 
-def _require_name(what: str, name: str) -> None:
-    """Names become folders."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+@-]{0,150}", name):
-        raise ConfigError(f"{what} = {name!r} cannot be a folder's name: use letters, digits, '.', '-', '_', '='.")
-
-
-def process_lives(pid: int) -> bool:
-    """Whether a process of this machine is still at work; one that ended and was not yet waited for is not."""
-    with contextlib.suppress(psutil.Error):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
+def _put(path: Path, data: Any) -> None:
+    """Writes a file, whole or not at all."""
+    building = path.with_name(f"{path.name}.{os.getpid()}")
+    building.write_text(json.dumps(data, indent=1))
+    building.rename(path)

@@ -98,12 +98,27 @@ def describe_sb3(
     return Description(env_id, describe_space(observation), describe_space(action), scaling, time_outs=told)
 
 
-def require_finite(reward: Array, run_id: str, row: int) -> None:
-    """Refuses rewards that would ruin every run that draws them. By way of a list: numpy's check takes ten times as
-    long for the few there are.
-    """
-    if not math.isfinite(sum(np.asarray(reward).ravel().tolist())):
-        whose = run_id or "this run"
-        raise EnvError(
-            f"The environment of {whose} returned the reward {reward} in row {row}: nobody may learn from it."
-        )
+def require_finite(run_id: str, row: int, obs: Any, next_obs: Any, action: Array, reward: Array) -> None:
+    """Refuses a step that would ruin every run that draws it."""
+    if _finite(obs) and _finite(next_obs) and _finite(action) and _finite(reward):
+        return
+    for what, values in (("observation", obs), ("observation", next_obs), ("action", action), ("reward", reward)):
+        for array in values.values() if isinstance(values, dict) else (values,):
+            if not _finite(array):
+                wrong = array[~np.isfinite(array)][0]
+                raise EnvError(
+                    f"The environment of {run_id or 'this run'} has {wrong} in its {what} in row {row}: "
+                    "nobody may learn from it."
+                )
+
+
+def _finite(values: Any) -> bool:
+    if isinstance(values, dict):
+        return all(map(_finite, values.values()))
+    # Few numbers by way of a list: numpy's check takes several times as long for them.
+    if values.dtype.kind != "f" or (values.size <= _FEW and math.isfinite(sum(values.ravel().tolist()))):
+        return True
+    return bool(np.count_nonzero(np.isfinite(values)) == values.size)
+
+
+_FEW = 32

@@ -21,16 +21,18 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
 from shoal.replay.table import Table
 from shoal.sharing.member import Membership, Storage
-from shoal.sharing.pool import Pool
+from shoal.sharing.pool import Drawn, Pool
 from shoal.sharing.registry import Registry
 from shoal.sharing.rows import Packing, describe_sb3, require_finite, transition_schema
+from shoal.sharing.sb3_stats import sampling_stats
+from shoal.sharing.soundness import Soundness
 from shoal.sharing.strategies import RATIO, STRATEGY, check_strategy, ratio_of
-from shoal.types import Array
+from shoal.types import Array, Transition
 
 MAX_REDRAWS = 100
 _COLUMNS = ("reward", "terminated", "truncated", "boundary", "action", "obs", "next_obs")
@@ -91,6 +93,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._packing = Packing(observation_space, self.obs_shape)  # type: ignore[arg-type]
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
         self._local_samples = self._pool_samples = 0
+        self._counted: dict[str, Drawn] = {}  # what was read from each buffer of the group
         self._warned: set[str] = set()
         self._storage: Storage | None = None
         self._saved: dict[str, Array] | None = None  # rows of a loaded buffer, until its shard is made
@@ -103,7 +106,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         """See `ReplayBuffer.add`. The first row makes the shard, and makes it known."""
         if self._storage is None:
             self._open()
-        require_finite(reward, self._member.run_id, self.pos)
+        elif self._storage.lost:
+            self._reopen()
+        require_finite(self._member.run_id, self.pos, obs, next_obs, action, reward)
         if self._packing:
             obs, next_obs = self._packing.pack(obs, self._packed), self._packing.pack(next_obs, self._packed_next)
         elif self._reshapes:
@@ -149,7 +154,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._pool: Pool | None = None
         if self._member.registry is not None:
             arguments = ([storage.reader], self._member.buffer_id, self._member.registry, description)
-            self._pool = Pool(*arguments, self._strategy, self._ratio, n_steps=self.n_steps, seed=seed)
+            options: dict[str, Any] = {"n_steps": self.n_steps, "seed": seed, "counted": self._counted}
+            options["soundness"] = Soundness.of(*spaces_of[1:], None if self._packing is None else self._packing.unpack)
+            self._pool = Pool(*arguments, self._strategy, self._ratio, **options)
         self._table = Table([storage.reader]) if self._pool is None else self._pool.table
         self._obs_rows = (self.n_envs, *schema["obs"].shape)
         self._action_rows = (self.n_envs, *schema["action"].shape)
@@ -159,6 +166,22 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._packed_next = np.zeros_like(self._packed)
         if self._saved is not None:
             self._restore(self._saved)
+
+    def _reopen(self) -> None:
+        """Makes a new shard for rows that others removed, taking this run for dead; they are still mapped here."""
+        assert self._storage is not None
+        lost, self._saved, said = self._storage, self._rows(), "its rows are shared again"
+        try:
+            self._open()
+        except NoSpace as error:
+            self._saved, said = None, f"its rows stay its own ({error})"
+            lost.keep_private()
+        warnings.warn(f"Another run took {self._member.run_id} for dead and removed its rows: {said}.", stacklevel=3)
+
+    def _rows(self) -> dict[str, Array]:
+        """A copy of all rows, in the order of the ring."""
+        # One more than there are: with optimize_memory_usage it holds the newest observation.
+        return {name: column[: self.size() + 1].copy() for name, column in self._writer.columns.items()}
 
     def _restore(self, rows: dict[str, Array]) -> None:
         """Puts loaded rows where they were in the ring, so that the same draws find them."""
@@ -183,8 +206,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             wanted = self._pool.draws(batch_size)
             if wanted and self._pool.draw(wanted, keys, batch_size - wanted):
                 own -= wanted
-            if self._pool.refused:
-                self._warn_refused()
+            self._warn_refused(self._pool.refused)
         self._draw_own(own, keys)
         self._local_samples += own
         self._pool_samples += batch_size - own
@@ -216,8 +238,9 @@ class DistributedReplayBuffer(ReplayBuffer):
         arguments += [actions.ctypes.data, obs.ctypes.data, next_obs.ctypes.data]
         n_step_rows(*keys, np.arange(count), *arguments)
         foreign = np.arange(own, count)
+        batch = Transition(obs, actions, rewards, discounts, next_obs, {})
         for attempt in range(MAX_REDRAWS):
-            if self._pool is None or not len(foreign := self._pool.torn(keys, foreign)):
+            if self._pool is None or not len(foreign := self._pool.unusable(keys, foreign, batch)):
                 break
             shared = attempt + 1 < MAX_REDRAWS and self._pool.redraw(keys, foreign)
             if not shared:  # all have left, or write faster than they can be read: one's own rows cannot tear
@@ -250,9 +273,8 @@ class DistributedReplayBuffer(ReplayBuffer):
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
-    def _warn_refused(self) -> None:
-        assert self._pool is not None
-        for run, why in self._pool.refused.items():
+    def _warn_refused(self, refused: dict[str, str]) -> None:
+        for run, why in refused.items():
             if run not in self._warned:
                 self._warned.add(run)
                 warnings.warn(f"Not sharing with {run}: {why}.", stacklevel=3)
@@ -269,30 +291,8 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def get_stats(self) -> dict[str, Any]:
         """What was sampled from whom: counts of samples since the start, fractions of all samples, and ages in rows."""
-        total = max(1, self._local_samples + self._pool_samples)
         pool = self._pool if self._storage is not None else None
-        read = pool.counted() if pool else {}
-        sizes = pool.sizes() if pool else {}
-        foreign = sum(one.samples for one in read.values())
-        return {
-            "local_size": self.size() * self.n_envs,
-            "local_samples": self._local_samples,
-            "distributed_samples": self._pool_samples,
-            "distributed_ratio": self._pool_samples / total,
-            "num_shared_buffers": len(pool.peers) if pool else 0,
-            "foreign_fraction": foreign / total,
-            "foreign_age": sum(one.age for one in read.values()) / max(1, foreign),
-            "peers": {
-                run: {
-                    "fraction": one.samples / total,
-                    "samples": one.samples,
-                    "rows": sizes.get(run, 0),
-                    "age": one.age / max(1, one.samples),
-                }
-                for run, one in read.items()
-            },
-            "refused": dict(pool.refused) if pool else {},
-        }
+        return sampling_stats(pool, self.size() * self.n_envs, self._local_samples, self._pool_samples)
 
     def _column(self, name: str) -> Any:
         if self._storage is None:
@@ -335,14 +335,13 @@ class DistributedReplayBuffer(ReplayBuffer):
         kept = {name: value for name, value in self.__dict__.items() if name not in _VOLATILE}
         rows = self._saved
         if self._storage is not None:
-            # One more than there are: with optimize_memory_usage it holds the newest observation.
-            rows = {name: column[: self.size() + 1].copy() for name, column in self._writer.columns.items()}
+            rows = self._rows()
         return kept | {"_saved": rows, "_storage": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._member = self._member.rejoined()
+        self._member, self._counted = self._member.rejoined(), {}
 
 
-_VOLATILE = {"_storage", "_writer", "_pool", "_table", "_packed", "_packed_next"}
+_VOLATILE = {"_storage", "_writer", "_pool", "_table", "_packed", "_packed_next", "_counted"}
 """What belongs to this process and is made anew where a buffer is loaded."""

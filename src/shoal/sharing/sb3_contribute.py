@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from shoal.errors import ConfigError
 from shoal.sharing.registry import Registry
 from shoal.sharing.sb3_buffer import DistributedReplayBuffer
 from shoal.types import Array
@@ -37,6 +38,11 @@ class ContributingVecEnv(VecEnvWrapper):
         size: rows to keep.
         """
         super().__init__(venv)
+        if isinstance(self.action_space, spaces.Box) and not self.action_space.is_bounded():
+            raise ConfigError(
+                f"The action space {self.action_space} has no bounds, so its actions cannot be scaled to [-1, 1] for "
+                "other runs: leave ContributingVecEnv out."
+            )
         self.buffer = DistributedReplayBuffer(
             size or SIZE,
             self.observation_space,

@@ -1,0 +1,74 @@
+"""Which rows of others nobody may learn from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from shoal.sharing.soundness import Soundness, limits_of
+from shoal.types import Transition
+
+EVERYWHERE = np.arange(6)
+
+
+def batch(**changed: Any) -> Transition:
+    zeros = {"obs": np.zeros((6, 3)), "action": np.zeros(6, np.int64), "next_obs": np.zeros((6, 3))}
+    return Transition(**{**zeros, "reward": np.zeros(6, np.float32), **changed, "discount": np.ones(6), "extras": {}})
+
+
+@pytest.mark.parametrize("name", ["obs", "next_obs", "reward"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found(name: str, value: float) -> None:
+    rows = getattr(batch(), name)
+    rows[3] = value
+    bad, why = Soundness().fault(batch(**{name: rows}), EVERYWHERE) or (None, "")
+    assert bad is not None and bad.tolist() == [place == 3 for place in range(6)]
+    assert f"it wrote {value}" in why
+
+
+def test_only_the_places_that_are_asked_for_count() -> None:
+    rows = np.zeros((6, 3))
+    rows[2] = np.nan
+    assert Soundness().fault(batch(obs=rows), np.array([0, 1, 3])) is None
+    bad, _ = Soundness().fault(batch(obs=rows), np.array([5, 2])) or (None, "")
+    assert bad is not None and bad.tolist() == [False, True]
+
+
+def test_pictures_may_hold_any_byte() -> None:
+    assert Soundness(action=(0, 1)).fault(batch(obs=np.full((6, 8, 8), 255, np.uint8)), EVERYWHERE) is None
+
+
+@pytest.mark.parametrize(
+    ("space", "fine", "bad"),
+    [
+        (spaces.Discrete(3), 2, 3),
+        (spaces.Discrete(3, start=-1), -1, 2),
+        (spaces.MultiDiscrete([2, 5]), [1, 4], [2, 0]),
+        (spaces.MultiBinary(2), [1, 0], [0, 2]),
+    ],
+)
+def test_whole_numbers_lie_within_their_space(space: Any, fine: Any, bad: Any) -> None:
+    actions = np.array([fine] * 5 + [bad])
+    check = Soundness(limits_of(space))
+    found, why = check.fault(batch(action=actions), EVERYWHERE) or (None, "")
+    assert found is not None and found.tolist() == [False] * 5 + [True] and "in an action" in why
+    assert check.fault(batch(action=actions), EVERYWHERE[:5]) is None
+
+
+def test_parts_of_an_observation_are_looked_at_one_by_one() -> None:
+    space = spaces.Dict(
+        {"far": spaces.Box(-1, 1, (2,)), "floor": spaces.Discrete(3), "picture": spaces.Box(0, 1, (4,))}
+    )
+
+    def unpack(rows: Any) -> dict[str, Any]:
+        return {"far": rows[:, :2], "floor": rows[:, 2:].astype(int), "picture": np.zeros((6, 4), np.uint8)}
+
+    check = Soundness.of(space, spaces.Discrete(2), unpack)
+    rows = np.zeros((6, 3))
+    assert check.fault(batch(obs=rows), EVERYWHERE) is None
+    rows[1, 2] = 7  # a floor that the space does not have
+    found, _ = check.fault(batch(obs=rows), EVERYWHERE) or (None, "")
+    assert found is not None and found.tolist() == [False, True, False, False, False, False]
