@@ -3,25 +3,18 @@
 run = shoal.train("CartPole-v1", algo="apex-dqn", actors=2, stop_return=475)
 print(run.summary.status, run.evaluate(episodes=100).mean)
 
-policy = shoal.load("runs/latest")
-action = policy.predict(obs)
+run = shoal.load("runs/latest")
+action, state = run.predict(obs)
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from shoal.algorithms.interface import Policy, Seat
-from shoal.algorithms.state import load_module
 from shoal.config import (
     change_for_resume,
     check_environment,
@@ -30,168 +23,16 @@ from shoal.config import (
     load_target,
     with_default_stop,
 )
-from shoal.envs import describe_env, make_env
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import ConfigError
 from shoal.files import atomic_write
-from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
-from shoal.loops.evaluator import play
 from shoal.loops.settings import RunSettings
+from shoal.run import Evaluation, Run, Which, read_summary
 from shoal.runtime.execution import execute
 from shoal.runtime.metrics import WandbSettings, read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
 from shoal.sharing import connect_registry
-from shoal.types import Array, EnvSpec, Episode
 
-Which = Literal["best", "last"]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Greedy episodes with the weights of one checkpoint."""
-
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    checkpoint: str
-
-    @property
-    def mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the returns."""
-        return float(np.std(self.returns))
-
-
-class Run:
-    """A run's folder: what was asked, what came out, and the policy it learned.
-
-    Attributes:
-        path: its folder.
-        settings: what it was made with.
-    """
-
-    def __init__(self, path: Path, checkpoint: Which | None = None) -> None:
-        """Use `load`.
-
-        Args:
-            path: a run folder.
-            checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
-        """
-        self.folder = RunFolder.open(path)
-        self.path = self.folder.path
-        self.settings = load_config(self.path)
-        self._which = checkpoint
-        self._policies: dict[int, Policy] = {}
-
-    def __repr__(self) -> str:
-        summary = self.summary
-        state = "not ended" if summary is None else f"{summary.status}, {summary.env_steps:,} steps"
-        return f"Run({str(self.path)!r}: {self.settings.algo} on {self.settings.env.id}, {state})"
-
-    @property
-    def summary(self) -> Summary | None:
-        """What came out of it; None while it runs for the first time, or when it was killed."""
-        return read_summary(self.folder)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Every line of its metrics, oldest first."""
-        return read_metrics(self.folder.metrics_jsonl) if self.folder.metrics_jsonl.exists() else []
-
-    def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
-        """Chooses actions.
-
-        Args:
-            obs: one observation, or a batch of them with the batch first.
-            deterministic: the best action known; False explores as the run's actors did.
-
-        Returns:
-            One action for one observation, a batch for a batch.
-
-        Raises:
-            ConfigError: the observation has another shape or type than the environment's.
-        """
-        batch, single = self._batch(obs)
-        lanes = 1 if deterministic else len(batch)  # a greedy policy takes any batch
-        if lanes not in self._policies:
-            self._policies[lanes] = self.make_policy(lanes)
-        policy = self._policies[lanes]
-        state = policy.initial_state(len(batch))
-        action = policy.act(batch, state, np.ones(len(batch), np.bool_), explore=not deterministic).action
-        return action[0] if single else action
-
-    def evaluate(self, episodes: int = 100, *, seed: int | None = None) -> Evaluation:
-        """Plays greedy episodes of the true task: no reward is clipped, no lost life ends an episode.
-
-        Args:
-            episodes: how many.
-            seed: of the environments; the run's own by default.
-        """
-        if episodes < 1:
-            raise ConfigError(f"episodes = {episodes} cannot be used: it must be a whole number of at least 1.")
-        lanes = min(self.settings.evaluation.lanes, episodes)
-        policy = self.make_policy(lanes)
-        env = make_env(
-            self.settings.evaluation_env, lanes, self.settings.seed if seed is None else seed, training=False
-        )
-        try:
-            finished: list[Episode] = play(env, policy, episodes)
-        finally:
-            env.close()
-        returns = tuple(episode.episode_return for episode in finished)
-        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name)
-
-    def make_policy(self, lanes: int = 1) -> Policy:
-        """A policy with the run's weights, for so many environments at once."""
-        seat = Seat(lanes=lanes, seed=self.settings.seed)
-        policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, seat)
-        load_module(policy.module, self._weights.tensors, "policy.")
-        return policy
-
-    @cached_property
-    def spec(self) -> EnvSpec:
-        """What its environment looks like."""
-        return describe_env(self.settings.env)
-
-    @property
-    def checkpoint(self) -> Path:
-        """The file whose weights are used."""
-        assert self._weights.path is not None
-        return self._weights.path
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """A line for each checkpoint that would have been used before this one but is damaged."""
-        return self._weights.skipped
-
-    @cached_property
-    def _weights(self) -> CheckpointState:
-        if self._which != "last":
-            try:
-                return load_best(self.folder.checkpoints)
-            except CheckpointError as error:
-                if self._which == "best":
-                    raise
-                corrupt = (str(error),) if (self.folder.checkpoints / BEST).exists() else ()
-            newest = load_checkpoint(self.folder.checkpoints)
-            return replace(newest, skipped=corrupt + newest.skipped)
-        return load_checkpoint(self.folder.checkpoints)
-
-    def _batch(self, obs: Any) -> tuple[Array, bool]:
-        given, shape = np.asarray(obs), self.spec.obs_shape
-        single = given.shape == shape
-        if not single and (given.shape[1:] != shape or given.ndim != len(shape) + 1 or not len(given)):
-            batch_shape = f"(N, {', '.join(map(str, shape))})" if shape else "(N,)"
-            raise ConfigError(
-                f"The observation has shape {given.shape}; {self.settings.env.id} has {shape}, a batch {batch_shape}."
-            )
-        if not np.can_cast(given.dtype, self.spec.obs_dtype, "same_kind"):
-            raise ConfigError(f"The observation is of {given.dtype}; {self.settings.env.id} has {self.spec.obs_dtype}.")
-        batch = np.ascontiguousarray(given, self.spec.obs_dtype)
-        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
-            raise ConfigError("The observation holds NaN or infinity; no action follows from it.")
-        return (batch[None], True) if single else (batch, False)
+__all__ = ["Evaluation", "Run", "load", "resume", "train"]
 
 
 def train(
@@ -303,17 +144,6 @@ def begin_again(path: Path, overrides: Any = ()) -> tuple[RunSettings, RunFolder
         if settings != before:
             _write_config(folder, settings)
     return settings, folder
-
-
-def read_summary(folder: RunFolder) -> Summary | None:
-    """The summary of a run, if it has one."""
-    if not folder.summary_json.exists():
-        return None
-    content = folder.read_json("summary.json")
-    numbers = {field.name for field in fields(Summary) if field.type in ("float", float)}
-    known = {field.name for field in fields(Summary)}
-    unknown_as_nan = {name: math.nan for name in numbers if content.get(name) is None}
-    return Summary(**{name: value for name, value in content.items() if name in known} | unknown_as_nan)
 
 
 def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:
