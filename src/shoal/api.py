@@ -18,13 +18,14 @@ from typing import Any, Literal
 from shoal.config import (
     change_for_resume,
     check_environment,
-    dump_yaml,
     load_config,
     load_target,
+    require_trust,
+    sign,
     with_default_stop,
+    write_config,
 )
 from shoal.errors import ConfigError
-from shoal.files import atomic_write
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which, read_summary
 from shoal.runtime.execution import execute
@@ -49,6 +50,7 @@ def train(
     out: str | Path | None = None,
     quiet: bool = False,
     wandb: bool = False,
+    trust: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Trains to the end and returns the run. What is None keeps the scenario's value, or the default.
@@ -65,6 +67,7 @@ def train(
         out: where run folders are made; `runs` by default.
         quiet: show no progress.
         wandb: also log to Weights & Biases.
+        trust: obey what a run folder from somebody else names: modules to import, a Ray address, folders.
         settings: anything else, by dotted name: `{"learner.batch_size": 256}`.
 
     Raises:
@@ -82,9 +85,10 @@ def train(
         "learner.device": device,
     }
     given = {name: value for name, value in named.items() if value is not None}
-    ready, folder = begin(load_target(str(env_or_scenario), {**(settings or {}), **given}), out)
+    loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
+    ready, folder = begin(loaded, out)
     execute(ready, folder, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
-    return Run(folder.path)
+    return Run(folder.path, trust=True)
 
 
 def resume(
@@ -95,26 +99,30 @@ def resume(
     stop_return: float | None = None,
     quiet: bool = False,
     wandb: bool = False,
+    trust: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Goes on with a run that was interrupted or failed, or that has a new end. Arguments as in `train`."""
     named = {"stop.steps": steps, "stop.seconds": seconds, "stop.mean_return": stop_return}
     given = {name: value for name, value in named.items() if value is not None}
-    ready, folder = begin_again(run.path if isinstance(run, Run) else Path(run), {**(settings or {}), **given})
+    path = run.path if isinstance(run, Run) else Path(run)
+    trust = trust or (isinstance(run, Run) and run.trusted)
+    ready, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
     execute(ready, folder, resume=True, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
-    return Run(folder.path)
+    return Run(folder.path, trust=True)
 
 
-def load(run: str | Path, *, checkpoint: Which | None = None) -> Run:
-    """Opens a run.
+def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = False) -> Run:
+    """Opens a run. Nothing it names is imported before its environment or its policy is used.
 
     Args:
         run: its folder, such as `runs/latest`.
         checkpoint: whose weights to use: `"best"` in evaluation, or `"last"`; None: the best if there is one.
+        trust: import what the folder names even if somebody else made it. Your own runs need no trust.
     """
     if checkpoint not in (None, "best", "last"):
         raise ConfigError(f"checkpoint = {checkpoint!r} cannot be used: it must be best or last.")
-    return Run(Path(run), checkpoint)
+    return Run(Path(run), checkpoint, trust=trust)
 
 
 def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
@@ -125,7 +133,7 @@ def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSett
     settings = with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     try:
-        _write_config(folder, settings)
+        write_config(folder.path, settings)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         parent = folder.path.parent
@@ -133,26 +141,29 @@ def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSett
     return settings, folder
 
 
-def begin_again(path: Path, overrides: Any = ()) -> tuple[RunSettings, RunFolder]:
-    """Checks that a run can go on with these changes, and writes them to its `config.yaml`."""
+def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tuple[RunSettings, RunFolder]:
+    """Checks that a run can go on with these changes, and writes them to its `config.yaml`.
+
+    From then on it is the user's own: whoever trusts a run once is not asked again.
+    """
     folder = RunFolder.open(path)
     before = load_config(folder.path)
     settings = change_for_resume(before, overrides)
+    if not trust:
+        require_trust(folder.path, before, settings, overrides)
     with folder.lock():  # refuses a run that is still alive
         _require_way_to_go(before, settings, read_summary(folder), _steps_made(folder))
         check_environment(settings)
         if settings != before:
-            _write_config(folder, settings)
+            write_config(folder.path, settings)
+        else:
+            sign(folder.path, settings)
     return settings, folder
 
 
 def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:
     """How a run shows up in Weights & Biases: under its folder's name, also when it is resumed."""
     return WandbSettings(name=folder.path.name, run_id=folder.path.name, config=settings.model_dump(mode="json"))
-
-
-def _write_config(folder: RunFolder, settings: RunSettings) -> None:
-    atomic_write(folder.config_yaml, dump_yaml(settings).encode())
 
 
 def _steps_made(folder: RunFolder) -> int:

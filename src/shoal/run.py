@@ -15,8 +15,8 @@ import torch
 
 from shoal.algorithms.interface import Policy, Seat
 from shoal.algorithms.state import load_module
-from shoal.config import load_config
-from shoal.envs import ActionMap, ObservationMap, describe_env, make_env, make_plain_env
+from shoal.config import load_config, require_trust
+from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
 from shoal.envs.faults import close_quietly
 from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
@@ -54,18 +54,21 @@ class Run:
     Attributes:
         path: its folder.
         settings: what it was made with.
+        trusted: whether what its folder names may be imported, whoever made it.
     """
 
-    def __init__(self, path: Path, checkpoint: Which | None = None) -> None:
+    def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
         """Use `load`.
 
         Args:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
+            trust: import what the folder names, whoever made it.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
         self.settings = load_config(self.path)
+        self.trusted = trust
         self._which = checkpoint
         self._policies: dict[int, Policy] = {}
 
@@ -125,7 +128,7 @@ class Run:
 
         It is as Gymnasium makes it. An Atari game observes the stack of preprocessed frames that the policy takes.
         """
-        return make_plain_env(self.settings.evaluation_env)
+        return make_plain_env(self.env_settings)
 
     def evaluate(self, episodes: int = 100, *, seed: int | None = None) -> Evaluation:
         """Plays greedy episodes of the true task: no reward is clipped, no lost life ends an episode.
@@ -138,9 +141,7 @@ class Run:
             raise ConfigError(f"episodes = {episodes} cannot be used: it must be a whole number of at least 1.")
         lanes = min(self.settings.evaluation.lanes, episodes)
         policy = self.make_policy(lanes)
-        env = make_env(
-            self.settings.evaluation_env, lanes, self.settings.seed if seed is None else seed, training=False
-        )
+        env = make_env(self.env_settings, lanes, self.settings.seed if seed is None else seed, training=False)
         try:
             finished: list[Episode] = play(env, policy, episodes)
         finally:
@@ -156,9 +157,20 @@ class Run:
         return policy
 
     @cached_property
+    def env_settings(self) -> EnvSettings:
+        """Its environment as `evaluate` plays it. Making one may import a module that the folder names.
+
+        Raises:
+            ConfigError: somebody else made the folder, and it is not trusted.
+        """
+        if not self.trusted:
+            require_trust(self.path, self.settings)
+        return self.settings.evaluation_env
+
+    @cached_property
     def spec(self) -> EnvSpec:
         """What its environment looks like."""
-        return describe_env(self.settings.env)
+        return describe_env(self.env_settings)
 
     @property
     def checkpoint(self) -> Path:

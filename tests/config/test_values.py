@@ -88,3 +88,19 @@ def test_shown_values_are_short_and_plain() -> None:
 
 def test_on_is_a_name_and_yes_a_truth() -> None:
     assert parse_yaml("{on: all, flag: yes}", "here") == {"on": "all", "flag": True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {b: *a}",
+        "a: &a [*a]",
+        "[" * 5_000,
+        "{a: " * 60 + "1" + "}" * 60,
+        "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+        + "\n".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    ],
+)
+def test_a_few_lines_cannot_stand_for_endless_values(text: str) -> None:
+    with pytest.raises(ConfigError, match="it holds no settings"):
+        parse_yaml(text, "x")

@@ -11,6 +11,8 @@ from shoal.errors import ConfigError
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)$")
 """What YAML 1.1 leaves a text for want of a dot or a sign: 1e-3, 5E6."""
+_DEEPEST, _MOST_VALUES = 50, 100_000
+"""Of YAML, far beyond any settings."""
 _FLOAT_STARTS = list("-+0123456789.")
 
 
@@ -59,13 +61,29 @@ def parse_yaml(text: str, where: str) -> Any:
         ConfigError: it is no YAML; says line and column.
     """
     try:
-        return yaml.load(text, _Loader)
+        content = yaml.load(text, _Loader)
+        _require_bounded(content)
+        return content
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply, or too large: it holds no settings.") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:  # a character that no YAML may hold
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
+def _require_bounded(content: Any) -> None:
+    """A few lines of references can stand for more values than memory holds, or for a value inside itself."""
+    waiting, seen = [(content, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        seen += 1
+        if depth > _DEEPEST or seen > _MOST_VALUES:
+            raise RecursionError
+        if isinstance(value, dict | list):
+            waiting += ((one, depth + 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
 def inline_yaml(value: Any) -> str:
