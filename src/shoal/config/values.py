@@ -19,6 +19,10 @@ _FLOAT_STARTS = list("-+0123456789.")
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, with the numbers of YAML 1.2."""
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # refuses a value that contains itself
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuses a key that is given twice: YAML would silently keep the last."""
         seen: set[str] = set()
@@ -64,18 +68,18 @@ def parse_yaml(text: str, where: str) -> Any:
         content = yaml.load(text, _Loader)
         _require_bounded(content)
         return content
-    except RecursionError:
-        raise ConfigError(f"{where} is nested too deeply, or too large: it holds no settings.") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:  # a character that no YAML may hold
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where} is nested too deeply to be settings.") from error
 
 
 def _require_bounded(content: Any) -> None:
-    """A few lines of references can stand for more values than memory holds, or for a value inside itself."""
+    """A few lines of references can stand for more values than memory holds."""
     waiting, seen = [(content, 0)], 0
     while waiting:
         value, depth = waiting.pop()
