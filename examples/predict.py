@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import sys
 
-import gymnasium
-
 import shoal
 
 
 def main(path: str = "runs/latest") -> float:
     """Plays one episode with the run's best weights; returns its return."""
     run = shoal.load(path)
-    env = gymnasium.make(run.settings.env.id)
+    env = run.make_env()  # with the run's env.kwargs and time limit
     obs, _ = env.reset(seed=0)
-    total, ended = 0.0, False
+    state, total, ended = None, 0.0, False
     while not ended:
-        obs, reward, terminated, truncated, _ = env.step(run.predict(obs))
+        action, state = run.predict(obs, state)  # the state is an LSTM's memory; None without one
+        obs, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + float(reward), terminated or truncated
     env.close()
     print(f"return {total:g}")

@@ -18,6 +18,8 @@ os.environ.update(
     PYGAME_HIDE_SUPPORT_PROMPT="1",
     RAY_USAGE_STATS_ENABLED="0",
     WANDB_MODE="offline",
+    # Where the key is kept that signs this user's runs.
+    XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="shoal-tests-config-"),
     # Stable-Baselines3 makes a folder at every `learn`, in /tmp if it is not told where.
     SB3_LOGDIR=tempfile.mkdtemp(prefix="shoal-tests-sb3-"),
     # Replays of tests go to a place of their own, gone afterwards, on real shared memory where there is some.
@@ -28,7 +30,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-for folder in (os.environ["SHOAL_SHARED_MEMORY"], os.environ["SB3_LOGDIR"]):
+for folder in (os.environ[name] for name in ("SHOAL_SHARED_MEMORY", "SB3_LOGDIR", "XDG_CONFIG_HOME")):
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 # A shared machine may stall any single example; slowness is measured in benchmarks/, not here.

@@ -94,8 +94,55 @@ class Endless(gymnasium.Env[np.ndarray, int]):
         raise RuntimeError("the window is gone already")
 
 
+class Recall(gymnasium.Env[np.ndarray, int]):
+    """A cue is shown once, two steps later the action must equal it: +1, and nothing else. Chance alone gives 0.5."""
+
+    observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._cue, self._steps = int(self.np_random.integers(2)), 0
+        return np.array([self._cue, 1 - self._cue, 0.0, 0.0], np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        done = self._steps == 3
+        obs = np.array([0.0, 0.0, self._steps == 1, self._steps == 2], np.float32)
+        return obs, float(done and action == self._cue), done, False, {}
+
+
+OBSERVATIONS: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(4, start=2),
+    "multi": spaces.MultiDiscrete([3, 2]),
+    "dict": spaces.Dict({"near": spaces.Box(-1, 1, (2, 2), np.float64), "kind": spaces.Discrete(3)}),
+    "tuple": spaces.Tuple((spaces.MultiBinary(3), spaces.Dict({"at": spaces.Box(0, 9, (2,), np.int64)}))),
+}
+
+
+class Shapes(gymnasium.Env[Any, int]):
+    """Observations of any space, at random. The only good action is the second, which this environment calls 6."""
+
+    def __init__(self, kind: str = "dict") -> None:
+        self.observation_space, self.action_space = OBSERVATIONS[kind], spaces.Discrete(2, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        return self.observation_space.sample(), float(action == 6), False, False, {}
+
+
 def register() -> None:
     """Makes the environments of this module known to Gymnasium; importing it does it."""
+    if "TestRecall-v0" not in gymnasium.registry:
+        gymnasium.register("TestRecall-v0", entry_point=Recall)
+    if "TestShapes-v0" not in gymnasium.registry:
+        gymnasium.register("TestShapes-v0", entry_point=Shapes, max_episode_steps=8)
     if "TestReach-v0" not in gymnasium.registry:
         gymnasium.register("TestReach-v0", entry_point=Reach, max_episode_steps=8)
     if "TestEndless-v0" not in gymnasium.registry:

@@ -3,7 +3,7 @@
     import shoal
 
     run = shoal.train("CartPole-v1", actors=2, stop_return=475)
-    action = shoal.load("runs/latest").predict(obs)
+    action, state = shoal.load("runs/latest").predict(obs)
 
 Names are looked up when first used, so that `import shoal` and the command line's help load neither torch nor Ray.
 """

@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("loops",),
     ("runtime", "analysis"),
     ("config",),
+    ("run",),
     ("api",),
     ("__init__",),
     ("cli",),

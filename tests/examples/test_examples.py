@@ -30,11 +30,14 @@ def test_train_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == f"return {total:g}\n"
 
 
-def test_custom_env(tmp_path: Path) -> None:
+def test_custom_env(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = _example("custom_env").main("inline", steps=600, out=str(tmp_path))
     assert run.summary.env_steps >= 600 or run.summary.status == "solved"
     assert run.settings.env.kwargs == {"length": 10}
     assert run.spec.obs_shape == (10,)
+    capsys.readouterr()
+    total = _example("predict").main(str(tmp_path / "latest"))  # in the environment of this length, not the default one
+    assert capsys.readouterr().out == f"return {total:g}\n"
 
 
 def test_selectors_picture(tmp_path: Path) -> None:

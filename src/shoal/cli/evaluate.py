@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.output import RunPath, relative
+from shoal.cli.output import RunPath, Trust, relative
 from shoal.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def evaluate(
     render: Annotated[
         bool, typer.Option("--render", help="Show the episodes in a window while they are played, one by one.")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Play greedy episodes with what a run has learned.
 
@@ -50,7 +51,7 @@ def evaluate(
         require_display(os.environ, sys.platform)
     from shoal.api import load
 
-    loaded = load(run, checkpoint=checkpoint)  # type: ignore[arg-type]
+    loaded = load(run, checkpoint=checkpoint, trust=trust)  # type: ignore[arg-type]
     for damaged in loaded.skipped:
         typer.echo(f"{damaged}: {loaded.checkpoint.name} is used instead", err=True)
     if render:
@@ -102,7 +103,7 @@ def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
     from shoal.envs import make_render_env
 
     try:
-        env = make_render_env(run.settings.evaluation_env, "human")
+        env = make_render_env(run.env_settings, "human")
     except EnvError as error:
         raise ConfigError(f"No window could be opened. {error} Use --video to record an episode instead.") from error
     if _nobody_sees():
@@ -158,7 +159,7 @@ class _Recording:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
         if sys.platform == "linux" and not os.environ.get("DISPLAY"):
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
-        self._env = make_render_env(run.settings.evaluation_env)
+        self._env = make_render_env(run.env_settings)
         self._run, self._seed = run, run.settings.seed if seed is None else seed
 
     def play(self) -> tuple[Path, float, int]:

@@ -102,4 +102,6 @@ def config(
     from shoal.envs.registry import find_registration
 
     loaded = load_named(name, settings or [])
-    typer.echo(dump_yaml(with_default_stop(loaded, find_registration(loaded.env.id).reward_threshold)), nl=False)
+    if ":" not in loaded.env.id:  # looking at settings imports no module; `shoal train` gives such a run its end
+        loaded = with_default_stop(loaded, find_registration(loaded.env.id).reward_threshold)
+    typer.echo(dump_yaml(loaded), nl=False)

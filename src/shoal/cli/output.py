@@ -20,6 +20,13 @@ RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="A run's folder, such as runs/latest.")
 ]
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Obey what a run folder from somebody else names: modules to import, addresses, folders."
+    ),
+]
+
 _HEADLINES = {
     "solved": "Solved",
     "finished": "Finished",

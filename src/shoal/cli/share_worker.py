@@ -180,7 +180,7 @@ def _wandb(spec: WorkerSpec, config: dict[str, Any]) -> WandbSettings | None:
 
 def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     """As `shoal train` does it, in a folder that is there already."""
-    from shoal.config import check_environment, dump_yaml, load_target, with_default_stop
+    from shoal.config import check_environment, load_target, with_default_stop, write_config
     from shoal.errors import ShoalError
     from shoal.runtime.execution import execute
     from shoal.runtime.replay_folder import free_earlier_replay
@@ -190,7 +190,7 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     try:
         settings = load_target(spec.scenario, spec.overrides)
         settings = with_default_stop(settings, check_environment(settings).reward_threshold)
-        folder.config_yaml.write_text(dump_yaml(settings), encoding="utf-8")
+        write_config(folder.path, settings)
         if stop.is_set():  # from here on, signals are the run's own business
             return 0
         summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))

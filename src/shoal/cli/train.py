@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import RunPath, nothing_begun, print_outcome, relative
+from shoal.cli.output import RunPath, Trust, nothing_begun, print_outcome, relative
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def train(
     ] = None,
     wandb: Wandb = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Train an agent.
 
@@ -103,7 +104,7 @@ def train(
         from shoal.api import begin
         from shoal.config import goal_of, load_target, scenarios_for
 
-        chosen = load_target(target, overrides)
+        chosen = load_target(target, overrides, trust=trust)
         ready, folder = begin(chosen, out)
         if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
             typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
@@ -124,6 +125,7 @@ def resume(
     device: Device = None,
     wandb: Wandb = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Go on with a run.
 
@@ -151,7 +153,7 @@ def resume(
     with nothing_begun():
         from shoal.api import begin_again
 
-        ready, folder = begin_again(run, overrides)
+        ready, folder = begin_again(run, overrides, trust=trust)
     _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
 
 

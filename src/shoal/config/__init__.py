@@ -16,6 +16,8 @@ from shoal.config.load import (
 )
 from shoal.config.merge import Overrides
 from shoal.config.resume import change_for_resume
+from shoal.config.signature import sign, write_config
+from shoal.config.trust import require_trust
 from shoal.loops.settings import RunSettings
 
 __all__ = [
@@ -30,8 +32,11 @@ __all__ = [
     "load_named",
     "load_scenario",
     "load_target",
+    "require_trust",
     "scenario_names",
     "scenarios_for",
     "settings_for",
+    "sign",
     "with_default_stop",
+    "write_config",
 ]

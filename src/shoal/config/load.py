@@ -16,6 +16,7 @@ import gymnasium
 
 from shoal.algorithms import ALGORITHMS
 from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
+from shoal.config.trust import require_trust
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
 from shoal.errors import ConfigError, ShoalError, UnknownName
@@ -37,9 +38,12 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
         UnknownName: no such file, algorithm or setting; names the nearest.
         ConfigError: it is no YAML, or values cannot be used; says which, why, and what can.
     """
-    pairs = parse_overrides(overrides)
     file = find_scenario_file(path)
-    content = read_scenario(file)
+    return _settings(file, read_scenario(file), overrides)
+
+
+def _settings(file: Path, content: Mapping[str, Any], overrides: Overrides = ()) -> RunSettings:
+    pairs = parse_overrides(overrides)
     if "framework" in content:
         raise ConfigError(f"{file} is a scenario of Stable-Baselines3: run it with `shoal share {file} -n 1`.")
     fields, data, problems = layered(content, pairs)
@@ -56,15 +60,26 @@ def load_config(run_folder: Path) -> RunSettings:
     return load_scenario(run_folder / "config.yaml")
 
 
-def load_target(target: str, overrides: Overrides = ()) -> RunSettings:
+def load_target(target: str, overrides: Overrides = (), *, trust: bool = False) -> RunSettings:
     """Settings of whatever the user named.
 
     Args:
         target: a scenario's path or name, or an environment's id.
         overrides: changes; `algo` among them.
+        trust: obey what a `config.yaml` in somebody else's run folder names.
     """
     if target.endswith(ENDINGS) or target in scenario_names():
-        return load_scenario(Path(target), overrides)
+        file = find_scenario_file(Path(target))
+        content = read_scenario(file)
+        settings = _settings(file, content, overrides)
+        if not trust and (file.parent / "run.json").is_file():
+            try:
+                require_trust(file.parent, _settings(file, content), settings, overrides)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{error} Or read the file and copy it elsewhere: then it is your scenario."
+                ) from None
+        return settings
     pairs = parse_overrides(overrides)
     near = difflib.get_close_matches(target, scenario_names(), n=1, cutoff=0.75)
     if near and target not in gymnasium.registry:

@@ -11,11 +11,17 @@ from shoal.errors import ConfigError
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)$")
 """What YAML 1.1 leaves a text for want of a dot or a sign: 1e-3, 5E6."""
+_DEEPEST, _MOST_VALUES = 50, 100_000
+"""Of YAML, far beyond any settings."""
 _FLOAT_STARTS = list("-+0123456789.")
 
 
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, with the numbers of YAML 1.2."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # refuses a value that contains itself
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuses a key that is given twice: YAML would silently keep the last."""
@@ -59,13 +65,29 @@ def parse_yaml(text: str, where: str) -> Any:
         ConfigError: it is no YAML; says line and column.
     """
     try:
-        return yaml.load(text, _Loader)
+        content = yaml.load(text, _Loader)
+        _require_bounded(content)
+        return content
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:  # a character that no YAML may hold
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where} is nested too deeply to be settings.") from error
+
+
+def _require_bounded(content: Any) -> None:
+    """A few lines of references can stand for more values than memory holds."""
+    waiting, seen = [(content, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        seen += 1
+        if depth > _DEEPEST or seen > _MOST_VALUES:
+            raise RecursionError
+        if isinstance(value, dict | list):
+            waiting += ((one, depth + 1) for one in (value.values() if isinstance(value, dict) else value))
 
 
 def inline_yaml(value: Any) -> str:

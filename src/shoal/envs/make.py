@@ -95,6 +95,16 @@ def episode_limit(settings: EnvSettings) -> int | None:
     return limit if limit and limit > 0 else None  # -1 switches the id's own limit off
 
 
+def make_plain_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:
+    """One environment as Gymnasium makes it, with the settings' arguments and time limit.
+
+    Nothing is flattened, cast or clipped. An Atari game observes what a policy takes, the newest frames preprocessed.
+    Raises what `make_env` raises.
+    """
+    atari = is_atari(settings.id)
+    return _guarded(settings.id, lambda: AtariRenderEnv(settings) if atari else _plain(settings))
+
+
 def reward_bound(settings: EnvSettings) -> float | None:
     """What training rewards are clipped to: by default 1 on Atari, nothing elsewhere."""
     return (1.0 if is_atari(settings.id) else None) if settings.reward_clip == "auto" else settings.reward_clip
@@ -179,13 +189,18 @@ class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
             raise EnvError(f"{where}: {explain(error)}") from error
 
 
-def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
-    """One ordinary environment with Gymnasium's own wrappers (time limit, order), flattened if need be."""
+def _plain(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
+    """One ordinary environment with Gymnasium's own wrappers (time limit, order)."""
     # Env checks every step and raises; Gymnasium's checker looks at the first one only, and warns.
     arguments: dict[str, Any] = {"disable_env_checker": True, **settings.kwargs, **changes}
     if settings.max_episode_steps is not None:
         arguments["max_episode_steps"] = settings.max_episode_steps
-    env = gymnasium.make(find_registration(settings.id), **arguments)
+    return gymnasium.make(find_registration(settings.id), **arguments)
+
+
+def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
+    """One ordinary environment, flattened if need be."""
+    env = _plain(settings, **changes)
     try:
         env = flatten_if_structured(env)
         _spec(settings, env.observation_space, env.action_space)

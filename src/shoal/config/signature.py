@@ -1,0 +1,101 @@
+"""Which run folders this user made: those that carry a signature with the user's own key.
+
+The key is a secret file in the user's configuration folder (`~/.config/shoal/key`). It signs what `config.yaml` says
+about things outside the run folder, see `SIGNED`. A run that is moved or copied keeps its signature. One that somebody
+else made has none that fits, and one that was changed to name something else has it no longer.
+
+Where no key can be kept (no home folder, or a read-only one) nothing is signed, and nothing counts as the user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+
+from shoal.config.dump import dump_yaml
+from shoal.files import atomic_write
+from shoal.loops.settings import RunSettings
+
+SIGNATURE = "config.signature"
+SIGNED = {"env": {"id", "kwargs"}, "address": True, "replay": {"path"}, "share": {"registry"}}
+"""What Shoal would import, connect to, or write to outside the run folder. The rest may be edited by hand."""
+KEY_BYTES = 32
+
+
+def write_config(folder: Path, settings: RunSettings) -> None:
+    """Writes a run's `config.yaml`, signed."""
+    atomic_write(folder / "config.yaml", dump_yaml(settings).encode())
+    sign(folder, settings)
+
+
+def sign(folder: Path, settings: RunSettings) -> None:
+    """Marks a run folder with these settings as the user's own, where there is a key or one can be made."""
+    path = key_path()
+    key = path and (_read_key(path) or _make_key(path))
+    if key:
+        atomic_write(folder / SIGNATURE, _signature(key, settings))
+
+
+def is_signed(folder: Path, settings: RunSettings) -> bool:
+    """Whether this user signed a run folder with these settings."""
+    path, file = key_path(), folder / SIGNATURE
+    key = path and _read_key(path)
+    if not key or not file.is_file():
+        return False
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError), file.open("rb") as opened:
+        return hmac.compare_digest(opened.read(2 * KEY_BYTES + 1), _signature(key, settings))
+    return False
+
+
+def key_path() -> Path | None:
+    """Where this user's key is, or would be; None without a home folder."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    with contextlib.suppress(RuntimeError):  # nobody knows where home is
+        return Path(base if os.path.isabs(base) else Path.home() / ".config") / "shoal" / "key"
+    return None
+
+
+def _signature(key: bytes, settings: RunSettings) -> bytes:
+    content = settings.model_dump(mode="json", include=SIGNED)  # type: ignore[arg-type]
+    return hmac.new(key, json.dumps(content).encode(), hashlib.sha256).hexdigest().encode()
+
+
+def _read_key(path: Path) -> bytes | None:
+    """The key, if no other user can have read or placed it."""
+    with contextlib.suppress(OSError):
+        above = path.parent.stat()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            found = os.fstat(file.fileno())
+            private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 and not above.st_mode & 0o022
+            if private and found.st_uid == above.st_uid == os.geteuid():
+                key = file.read(KEY_BYTES + 1)
+                return key if len(key) == KEY_BYTES else None
+    return None
+
+
+def _make_key(path: Path) -> bytes | None:
+    """A new key, written whole. One that others could read is replaced: what it signed has to be trusted again."""
+    with contextlib.suppress(OSError):
+        nearest = next(one for one in path.parents if one.exists())
+        if nearest.stat().st_uid != os.geteuid():  # as under sudo: it would lock the user out of the folder
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)  # 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                if _read_key(path) is None:  # else another process was faster: its key counts
+                    os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    return _read_key(path)

@@ -1,0 +1,88 @@
+"""What a run folder may make Shoal do without being asked: nothing outside of it, unless the user made it.
+
+`config.yaml` of a run can name a module to import, arguments for an environment, a Ray cluster and folders. In a folder
+from somebody else these are that person's words. They are obeyed when the user consents (`--trust`, `trust=True`) or
+gave the same value on the command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from shoal.config.merge import Overrides, layered, parse_overrides
+from shoal.config.signature import is_signed
+from shoal.config.values import shown
+from shoal.errors import ConfigError
+from shoal.loops.settings import RunSettings
+
+
+def require_trust(
+    folder: Path, written: RunSettings, settings: RunSettings | None = None, given: Overrides = ()
+) -> None:
+    """Refuses what a run folder asks for and the user did not.
+
+    Args:
+        folder: the run's.
+        written: what its `config.yaml` says.
+        settings: what a run would go on with; None: its environment is only played.
+        given: the user's own settings among these: they need no consent.
+
+    Raises:
+        ConfigError: says what the folder asks for and how to consent.
+    """
+    own = layered({"algo": written.algo}, parse_overrides(given))[1]
+    asked = [*_env_requests(settings or written), *(() if settings is None else _run_requests(settings))]
+    refused = [text for key, value, text in asked if _at(own, key) != value]
+    if refused and not is_signed(folder, written):
+        raise ConfigError(
+            f"{folder} does not carry your signature: somebody else made it, an older Shoal did, or its config.yaml "
+            f"was changed since. It asks Shoal to {', and to '.join(refused)}. If you trust it, add --trust "
+            "(from Python: trust=True)."
+        )
+
+
+def _env_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
+    """Name, value and effect of what an environment's settings ask for."""
+    module, separator, _ = settings.env.id.partition(":")
+    if separator and module not in sys.modules:
+        yield "env.id", settings.env.id, f"import the module {module!r}{_place(module)}, which runs its code"
+    kwargs = settings.env.kwargs
+    if not _only_numbers(kwargs):
+        text = f"make the environment with env.kwargs = {shown(kwargs)}, where a text can name a file or a module"
+        yield "env.kwargs", kwargs, text
+
+
+def _run_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
+    """The same for what else training uses."""
+    address, path, registry = settings.address, settings.replay.path, settings.share.registry
+    if address is not None:
+        yield "address", address, f"join the Ray cluster at {address!r}, whose owner can run code here"
+    if path is not None:
+        yield "replay.path", str(path), f"write its replay into {str(path)!r}"
+    if registry is not None:
+        yield "share.registry", registry, f"exchange experience through {registry!r}"
+
+
+def _at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return str(values) if isinstance(values, Path) else values
+
+
+def _only_numbers(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_only_numbers, value.values() if isinstance(value, dict) else value))
+    return value is None or isinstance(value, bool | int | float)
+
+
+def _place(module: str) -> str:
+    """Where the module would come from. Only looked up: what is inside a package cannot be found without running it."""
+    try:
+        found = PathFinder.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    return f" ({found.origin})" if found is not None and found.origin else ""

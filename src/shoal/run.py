@@ -1,0 +1,243 @@
+"""A run's folder, as Python sees it: what came out, and the policy it learned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from shoal.algorithms.interface import Policy, Seat
+from shoal.algorithms.state import load_module
+from shoal.config import load_config, require_trust
+from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
+from shoal.envs.faults import close_quietly
+from shoal.errors import CheckpointError, ConfigError
+from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
+from shoal.loops.evaluator import play
+from shoal.runtime.metrics import read_metrics
+from shoal.runtime.run_folder import RunFolder, Summary
+from shoal.types import EnvSpec, Episode
+
+Space = gymnasium.spaces.Space[Any]
+Which = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes with the weights of one checkpoint."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    checkpoint: str
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+
+class Run:
+    """A run's folder: what was asked, what came out, and the policy it learned.
+
+    Attributes:
+        path: its folder.
+        settings: what it was made with.
+        trusted: whether what its folder names may be imported, whoever made it.
+    """
+
+    def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
+        """Use `load`.
+
+        Args:
+            path: a run folder.
+            checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
+            trust: import what the folder names, whoever made it.
+        """
+        self.folder = RunFolder.open(path)
+        self.path = self.folder.path
+        self.settings = load_config(self.path)
+        self.trusted = trust
+        self._which = checkpoint
+        self._policies: dict[int, Policy] = {}
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        state = "not ended" if summary is None else f"{summary.status}, {summary.env_steps:,} steps"
+        return f"Run({str(self.path)!r}: {self.settings.algo} on {self.settings.env.id}, {state})"
+
+    @property
+    def summary(self) -> Summary | None:
+        """What came out of it; None while it runs for the first time, or when it was killed."""
+        return read_summary(self.folder)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of its metrics, oldest first."""
+        return read_metrics(self.folder.metrics_jsonl) if self.folder.metrics_jsonl.exists() else []
+
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """Chooses actions as `evaluate` does, in a loop of one's own. The signature is Stable-Baselines3's.
+
+            action, state = run.predict(obs, state, episode_start)
+
+        Args:
+            obs: one observation as the environment gives it (Dict, Tuple, Discrete and others are flattened here), or a
+                batch as a Gymnasium vector environment gives it, with the batch first. Of Atari games the stack of the
+                newest frames, as `make_env` gives it.
+            state: what the call before returned; None at the start. Only a network with an LSTM has a state.
+            episode_start: one truth for all, or one per observation: whether an episode begins with it, so that the
+                state is forgotten. None: only where `state` is None.
+            deterministic: the best action known; False explores as the run's actors did.
+
+        Returns:
+            One action for one observation, a batch for a batch, as the environment's `step` takes it; and the state for
+            the next call: arrays [N, size]. Without an LSTM, `state` as it was given.
+
+        Raises:
+            ConfigError: the observation, the state or `episode_start` has another shape or type than this run's.
+        """
+        batch, single = self._observations(obs)
+        number = len(batch)
+        lanes = 1 if deterministic else number  # a greedy policy takes any batch
+        if lanes not in self._policies:
+            self._policies[lanes] = self.make_policy(lanes)
+        policy = self._policies[lanes]
+        initial = policy.initial_state(number)
+        first = _starts(state is None if episode_start is None else episode_start, number)
+        decision = policy.act(batch, _carried(state, initial), first, explore=not deterministic)
+        action = self._to_env(decision.action)
+        if initial:
+            state = tuple(part.numpy() for part in decision.state)
+        return (action[0] if single else action), state
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """One environment as `evaluate` plays it, with the run's arguments and a time limit, for a loop with `predict`.
+
+        It is as Gymnasium makes it. An Atari game observes the stack of preprocessed frames that the policy takes.
+        """
+        return make_plain_env(self.env_settings)
+
+    def evaluate(self, episodes: int = 100, *, seed: int | None = None) -> Evaluation:
+        """Plays greedy episodes of the true task: no reward is clipped, no lost life ends an episode.
+
+        Args:
+            episodes: how many.
+            seed: of the environments; the run's own by default.
+        """
+        if episodes < 1:
+            raise ConfigError(f"episodes = {episodes} cannot be used: it must be a whole number of at least 1.")
+        lanes = min(self.settings.evaluation.lanes, episodes)
+        policy = self.make_policy(lanes)
+        env = make_env(self.env_settings, lanes, self.settings.seed if seed is None else seed, training=False)
+        try:
+            finished: list[Episode] = play(env, policy, episodes)
+        finally:
+            env.close()
+        returns = tuple(episode.episode_return for episode in finished)
+        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name)
+
+    def make_policy(self, lanes: int = 1) -> Policy:
+        """A policy with the run's weights, for so many environments at once."""
+        seat = Seat(lanes=lanes, seed=self.settings.seed)
+        policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, seat)
+        load_module(policy.module, self._weights.tensors, "policy.")
+        return policy
+
+    @cached_property
+    def env_settings(self) -> EnvSettings:
+        """Its environment as `evaluate` plays it. Making one may import a module that the folder names.
+
+        Raises:
+            ConfigError: somebody else made the folder, and it is not trusted.
+        """
+        if not self.trusted:
+            require_trust(self.path, self.settings)
+        return self.settings.evaluation_env
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """What its environment looks like."""
+        return describe_env(self.env_settings)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file whose weights are used."""
+        assert self._weights.path is not None
+        return self._weights.path
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """A line for each checkpoint that would have been used before this one but is damaged."""
+        return self._weights.skipped
+
+    @cached_property
+    def _weights(self) -> CheckpointState:
+        if self._which != "last":
+            try:
+                return load_best(self.folder.checkpoints)
+            except CheckpointError as error:
+                if self._which == "best":
+                    raise
+                corrupt = (str(error),) if (self.folder.checkpoints / BEST).exists() else ()
+            newest = load_checkpoint(self.folder.checkpoints)
+            return replace(newest, skipped=corrupt + newest.skipped)
+        return load_checkpoint(self.folder.checkpoints)
+
+    @cached_property
+    def _spaces(self) -> tuple[Space, Space]:
+        env = self.make_env()
+        close_quietly(env)
+        return env.observation_space, env.action_space
+
+    @cached_property
+    def _observations(self) -> ObservationMap:
+        return ObservationMap(self._spaces[0], self.spec)
+
+    @cached_property
+    def _to_env(self) -> ActionMap:
+        return ActionMap(self._spaces[1])
+
+
+def _starts(given: Any, number: int) -> npt.NDArray[np.bool_]:
+    starts = np.asarray(given)
+    if starts.shape not in ((), (number,)):
+        raise ConfigError(f"episode_start has shape {starts.shape}: one truth for all, or ({number},), is expected.")
+    return np.broadcast_to(starts.astype(np.bool_), (number,))
+
+
+def _carried(state: Any, initial: Any) -> Any:
+    """A caller's state as the policy takes it; what the policy starts with if there is none."""
+    if state is None or not initial:
+        return initial
+    expected = [tuple(part.shape) for part in initial]
+    given = [np.shape(part) for part in state]
+    if given != expected:
+        raise ConfigError(
+            f"state has arrays of shape {given}; for this many observations {expected} are expected: "
+            "hand back the state that predict returned, or None to begin."
+        )
+    return tuple(torch.as_tensor(np.asarray(part, np.float32)) for part in state)
+
+
+def read_summary(folder: RunFolder) -> Summary | None:
+    """The summary of a run, if it has one."""
+    if not folder.summary_json.exists():
+        return None
+    content = folder.read_json("summary.json")
+    numbers = {field.name for field in fields(Summary) if field.type in ("float", float)}
+    known = {field.name for field in fields(Summary)}
+    unknown_as_nan = {name: math.nan for name in numbers if content.get(name) is None}
+    return Summary(**{name: value for name, value in content.items() if name in known} | unknown_as_nan)

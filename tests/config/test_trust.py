@@ -1,0 +1,101 @@
+"""What a run folder asks for, and who may grant it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import fakes  # noqa: F401  a module that is imported
+
+from shoal.config import load_target, require_trust, settings_for, write_config
+from shoal.errors import ConfigError
+
+
+def _settings(env: str = "CartPole-v1", **changes: Any) -> Any:
+    return settings_for(env, "apex-dqn", {name.replace("__", "."): value for name, value in changes.items()})
+
+
+REQUESTS = {
+    "import the module 'not_there', which runs its code": _settings("not_there:Env-v0"),
+    "import the module 'email.not_there'": _settings("email.not_there:Env-v0"),
+    "a text can name a file or a module": _settings(env__kwargs={"size": [1, {"file": "x.xml"}]}),
+    "join the Ray cluster at '192.0.2.1:6379', whose owner can run code here": _settings(address="192.0.2.1:6379"),
+    "write its replay into '/elsewhere'": _settings(replay__path="/elsewhere"),
+    "exchange experience through '/elsewhere'": _settings(share__registry="/elsewhere"),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_stranger_is_refused_with_a_sentence(request_: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        require_trust(tmp_path, REQUESTS[request_], REQUESTS[request_])
+    assert f"{tmp_path} does not carry your signature" in str(refused.value) and request_ in str(refused.value)
+    assert str(refused.value).endswith("If you trust it, add --trust (from Python: trust=True).")
+    write_config(tmp_path, REQUESTS[request_])  # now it is
+    require_trust(tmp_path, REQUESTS[request_], REQUESTS[request_])
+
+
+def test_playing_reaches_nothing_but_the_environment(tmp_path: Path) -> None:
+    settings = _settings(
+        address="192.0.2.1:6379", replay__path="/elsewhere", env__kwargs={"sizes": [1, None, 2.5, True]}
+    )
+    require_trust(tmp_path, settings)
+    with pytest.raises(ConfigError, match=r"Ray cluster .* and to write its replay into"):
+        require_trust(tmp_path, settings, settings)
+
+
+def test_where_a_module_would_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted_here.py").write_text("raise SystemError('was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("planted_here", "planted_here.inner"):
+        with pytest.raises(ConfigError, match=f"module '{name}' \\({tmp_path}/planted_here.py\\), which"):
+            require_trust(tmp_path, _settings(f"{name}:Env-v0"))
+    assert "planted_here" not in sys.modules
+
+
+def test_what_is_imported_already_runs_no_more_code(tmp_path: Path) -> None:
+    require_trust(tmp_path, _settings("tests.fakes:TestCorridor-v0"))
+    with pytest.raises(ConfigError, match=r"'tests\.fakes\.inner'"):
+        require_trust(tmp_path, _settings("tests.fakes.inner:TestCorridor-v0"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("env.id", "not_there:Env-v0"),
+        ("env", "not_there:Env-v0"),
+        ("address", "192.0.2.1:6379"),
+        ("replay.path", "/elsewhere"),
+        ("registry", "/elsewhere"),
+        ("env.kwargs", {"file": "x.xml"}),
+    ],
+)
+def test_what_the_user_names_needs_no_consent(tmp_path: Path, name: str, value: Any) -> None:
+    settings = settings_for("CartPole-v1", "apex-dqn", {name: value})
+    require_trust(tmp_path, settings, settings, {name: value})
+    require_trust(tmp_path, settings, settings, [f"{name}={value}"])
+    other = {"seed": 3} if name == "env.kwargs" else {name: "another"}
+    with pytest.raises(ConfigError, match="If you trust it"):
+        require_trust(tmp_path, settings, settings, other)
+
+
+def test_naming_one_argument_does_not_grant_the_others(tmp_path: Path) -> None:
+    settings = _settings(env__kwargs={"size": 8, "file": "x.xml"})
+    with pytest.raises(ConfigError, match="If you trust it"):
+        require_trust(tmp_path, settings, settings, ["env.kwargs.size=8"])
+
+
+def test_the_settings_of_a_run_as_a_scenario(tmp_path: Path) -> None:
+    """`shoal train RUN/config.yaml` takes a run folder's word too. Elsewhere the same file is the user's scenario."""
+    write_config(tmp_path, _settings("not_there:Env-v0"))
+    scenario = str(tmp_path / "config.yaml")
+    assert load_target(scenario).env.id == "not_there:Env-v0"
+    (tmp_path / "run.json").write_text("{}")
+    assert load_target(scenario).env.id == "not_there:Env-v0"  # one's own run
+    (tmp_path / "config.signature").unlink()
+    with pytest.raises(ConfigError, match="does not carry your signature"):
+        load_target(scenario)
+    assert load_target(scenario, trust=True).env.id == "not_there:Env-v0"
+    assert load_target(scenario, ["env.id=CartPole-v1"]).env.id == "CartPole-v1"
