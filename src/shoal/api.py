@@ -9,10 +9,10 @@ action = policy.predict(obs)
 
 from __future__ import annotations
 
-import math
+import contextlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,9 @@ from shoal.loops.evaluator import play
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.metrics import WandbSettings, read_metrics
-from shoal.runtime.run_folder import RunFolder, Summary
+from shoal.runtime.repair import known_counts
+from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.summary import Summary, read_summary
 from shoal.sharing import connect_registry
 from shoal.types import Array, EnvSpec, Episode
 
@@ -93,11 +95,11 @@ class Run:
     @property
     def summary(self) -> Summary | None:
         """What came out of it; None while it runs for the first time, or when it was killed."""
-        return read_summary(self.folder)
+        return read_summary(self.folder.summary_json)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of its metrics, oldest first."""
-        return read_metrics(self.folder.metrics_jsonl) if self.folder.metrics_jsonl.exists() else []
+        return read_metrics(self.folder.metrics_jsonl)
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Chooses actions.
@@ -298,22 +300,13 @@ def begin_again(path: Path, overrides: Any = ()) -> tuple[RunSettings, RunFolder
     before = load_config(folder.path)
     settings = change_for_resume(before, overrides)
     with folder.lock():  # refuses a run that is still alive
-        _require_way_to_go(before, settings, read_summary(folder), _steps_made(folder))
+        summary = _readable_summary(folder)  # of a run whose driver was killed there is none
+        made = known_counts(folder).steps if summary is None else summary.env_steps
+        _require_way_to_go(before, settings, summary, made)
         check_environment(settings)
         if settings != before:
             _write_config(folder, settings)
     return settings, folder
-
-
-def read_summary(folder: RunFolder) -> Summary | None:
-    """The summary of a run, if it has one."""
-    if not folder.summary_json.exists():
-        return None
-    content = folder.read_json("summary.json")
-    numbers = {field.name for field in fields(Summary) if field.type in ("float", float)}
-    known = {field.name for field in fields(Summary)}
-    unknown_as_nan = {name: math.nan for name in numbers if content.get(name) is None}
-    return Summary(**{name: value for name, value in content.items() if name in known} | unknown_as_nan)
 
 
 def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:
@@ -325,16 +318,16 @@ def _write_config(folder: RunFolder, settings: RunSettings) -> None:
     atomic_write(folder.config_yaml, dump_yaml(settings).encode())
 
 
-def _steps_made(folder: RunFolder) -> int:
-    """As the metrics say: a run whose driver was killed has no summary."""
-    rows = read_metrics(folder.metrics_jsonl) if folder.metrics_jsonl.exists() else []
-    return max((int(row["step"]) for row in rows), default=0)
+def _readable_summary(folder: RunFolder) -> Summary | None:
+    """A damaged one says nothing: the run sets it aside when it goes on."""
+    with contextlib.suppress(ConfigError):
+        return read_summary(folder.summary_json)
+    return None
 
 
 def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summary | None, made: int) -> None:
     """Refuses to resume a run that would end at once."""
     stop = settings.stop
-    made = made if summary is None else summary.env_steps
     if stop.steps is not None and made >= stop.steps:
         raise ConfigError(
             f"The run has made {made} steps and ends at stop.steps = {stop.steps}: "

@@ -88,3 +88,10 @@ def test_shown_values_are_short_and_plain() -> None:
 
 def test_on_is_a_name_and_yes_a_truth() -> None:
     assert parse_yaml("{on: all, flag: yes}", "here") == {"on": "all", "flag": True}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "env: &x {id: *x}", "kwargs: &y [1, *y]"], ids=["deep", "map", "list"])
+def test_what_has_no_end_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="here"):
+        parse_yaml(text, "here")
+    assert parse_yaml("a: &x [1]\nb: *x", "here") == {"a": [1], "b": [1]}, "naming a value twice is fine"

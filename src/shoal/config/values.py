@@ -17,6 +17,10 @@ _FLOAT_STARTS = list("-+0123456789.")
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader, with the numbers of YAML 1.2."""
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # refuses a value that contains itself
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuses a key that is given twice: YAML would silently keep the last."""
         seen: set[str] = set()
@@ -66,6 +70,8 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:  # a character that no YAML may hold
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where} is nested too deeply to be settings.") from error
 
 
 def inline_yaml(value: Any) -> str:
