@@ -9,6 +9,7 @@ action, state = run.predict(obs)
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
@@ -27,10 +28,12 @@ from shoal.config import (
 )
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
-from shoal.run import Evaluation, Run, Which, read_summary
+from shoal.run import Evaluation, Run, Which
 from shoal.runtime.execution import execute
-from shoal.runtime.metrics import WandbSettings, read_metrics
-from shoal.runtime.run_folder import RunFolder, Summary
+from shoal.runtime.metrics import WandbSettings
+from shoal.runtime.repair import known_counts
+from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.summary import Summary, read_summary
 from shoal.sharing import connect_registry
 
 __all__ = ["Evaluation", "Run", "load", "resume", "train"]
@@ -152,7 +155,9 @@ def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tupl
     if not trust:
         require_trust(folder.path, before, settings, overrides)
     with folder.lock():  # refuses a run that is still alive
-        _require_way_to_go(before, settings, read_summary(folder), _steps_made(folder))
+        summary = _readable_summary(folder)  # of a run whose driver was killed there is none
+        made = known_counts(folder).steps if summary is None else summary.env_steps
+        _require_way_to_go(before, settings, summary, made)
         check_environment(settings)
         if settings != before:
             write_config(folder.path, settings)
@@ -166,16 +171,16 @@ def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:
     return WandbSettings(name=folder.path.name, run_id=folder.path.name, config=settings.model_dump(mode="json"))
 
 
-def _steps_made(folder: RunFolder) -> int:
-    """As the metrics say: a run whose driver was killed has no summary."""
-    rows = read_metrics(folder.metrics_jsonl) if folder.metrics_jsonl.exists() else []
-    return max((int(row["step"]) for row in rows), default=0)
+def _readable_summary(folder: RunFolder) -> Summary | None:
+    """A damaged one says nothing: the run sets it aside when it goes on."""
+    with contextlib.suppress(ConfigError):
+        return read_summary(folder.summary_json)
+    return None
 
 
 def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summary | None, made: int) -> None:
     """Refuses to resume a run that would end at once."""
     stop = settings.stop
-    made = made if summary is None else summary.env_steps
     if stop.steps is not None and made >= stop.steps:
         raise ConfigError(
             f"The run has made {made} steps and ends at stop.steps = {stop.steps}: "

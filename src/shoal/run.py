@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +21,8 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
 from shoal.runtime.metrics import read_metrics
-from shoal.runtime.run_folder import RunFolder, Summary
+from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.summary import Summary, read_summary
 from shoal.types import EnvSpec, Episode
 
 Space = gymnasium.spaces.Space[Any]
@@ -80,11 +80,11 @@ class Run:
     @property
     def summary(self) -> Summary | None:
         """What came out of it; None while it runs for the first time, or when it was killed."""
-        return read_summary(self.folder)
+        return read_summary(self.folder.summary_json)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of its metrics, oldest first."""
-        return read_metrics(self.folder.metrics_jsonl) if self.folder.metrics_jsonl.exists() else []
+        return read_metrics(self.folder.metrics_jsonl)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
@@ -230,14 +230,3 @@ def _carried(state: Any, initial: Any) -> Any:
             "hand back the state that predict returned, or None to begin."
         )
     return tuple(torch.as_tensor(np.asarray(part, np.float32)) for part in state)
-
-
-def read_summary(folder: RunFolder) -> Summary | None:
-    """The summary of a run, if it has one."""
-    if not folder.summary_json.exists():
-        return None
-    content = folder.read_json("summary.json")
-    numbers = {field.name for field in fields(Summary) if field.type in ("float", float)}
-    known = {field.name for field in fields(Summary)}
-    unknown_as_nan = {name: math.nan for name in numbers if content.get(name) is None}
-    return Summary(**{name: value for name, value in content.items() if name in known} | unknown_as_nan)

@@ -353,6 +353,9 @@ def test_named_algorithm_or_scenario() -> None:
 def test_load_config_reads_a_run_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("env: CartPole-v1\nseed: 9\n")
     assert load_config(tmp_path).seed == 9
+    (tmp_path / "config.yaml").write_text("env: CartPole-v1\nseed: 9\nactors: 2  # Actor proc")
+    with pytest.raises(ConfigError, match=r"config\.yaml ends in the middle of a line.*Restore it"):
+        load_config(tmp_path)
 
 
 def test_a_scenario_of_stable_baselines3_is_sent_to_share() -> None:

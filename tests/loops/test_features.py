@@ -32,7 +32,7 @@ def made(folder: Path, device: str) -> tuple[BoardFeatures, torch.nn.Module, Fla
     torch.manual_seed(1)
     learned = algorithm.make_policy(config, SPEC, Seat())
     flat = FlatModule(learned.module)
-    board = WeightBoard(folder / "weights.bin", flat.size)
+    board = WeightBoard.create(folder / "weights.bin", flat.size)
     policy = algorithm.make_policy(config, SPEC, Seat())
     return BoardFeatures(policy, board, torch.device(device)), learned.module, flat, board
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.errors import ConfigError
+from shoal.errors import CorruptShard
 from shoal.loops.weights import FlatModule, WeightBoard
 
 SIZE = 200_000
@@ -30,23 +30,50 @@ for value in range(1, 10**9):
 
 
 def test_version_zero_means_nothing_published(tmp_path: Path) -> None:
-    board, out = WeightBoard(tmp_path / "weights.bin", 3), np.full(3, 7.0, np.float32)
+    board, out = WeightBoard.create(tmp_path / "weights.bin", 3), np.full(3, 7.0, np.float32)
     assert board.read(out) == 0 and out.tolist() == [7.0, 7.0, 7.0]
     assert board.publish(np.array([1, 2, 3], np.float32)) == 1
     assert board.read(out) == 1 and out.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
-    WeightBoard(tmp_path / "weights.bin", 3)
-    with pytest.raises(ConfigError, match=r"3 weights.*has 4"):
+    WeightBoard.create(tmp_path / "weights.bin", 3)
+    with pytest.raises(CorruptShard, match=r"24 bytes instead of 32.*another network.*has 4"):
         WeightBoard(tmp_path / "weights.bin", 4)
+
+
+def test_what_no_learner_published_is_refused(tmp_path: Path) -> None:
+    board = WeightBoard.create(tmp_path / "weights.bin", 3)
+    board.check()
+    board.publish(np.ones(3, np.float32))
+    board.check()
+    board._words.words[0] = 2  # killed while it published
+    board.check()
+    for claim, version in ((3, 1), (0, 1), (2**40, 2**40), (2**64 - 1, 2**64 - 1)):
+        board._words.words[0], board._words.words[1] = claim, version
+        with pytest.raises(CorruptShard, match=rf"weights\.words.*{version} and {claim}"):
+            board.check()
+    board._words.words[0] = board._words.words[1] = 1
+    board.publish(np.array([1, np.nan, 3], np.float32))
+    with pytest.raises(CorruptShard, match="not finite"):
+        board.check()
+
+
+def test_a_board_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
+    for name in ("weights.bin", "weights.words"):
+        WeightBoard.create(tmp_path / "weights.bin", 3)
+        (tmp_path / name).unlink()
+        with pytest.raises(CorruptShard, match=rf"{name} is missing"):
+            WeightBoard(tmp_path / "weights.bin", 3)
+        for left in tmp_path.iterdir():
+            left.unlink()
 
 
 def test_modules_travel_whole(tmp_path: Path) -> None:
     source, copy = (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)) for _ in range(2))
     source(torch.randn(32, 4))  # moves the running statistics, which must travel too
     flat = FlatModule(source)
-    board = WeightBoard(tmp_path / "weights.bin", flat.size)
+    board = WeightBoard.create(tmp_path / "weights.bin", flat.size)
     assert flat.publish(board) == 1
     assert FlatModule(copy).load(WeightBoard(tmp_path / "weights.bin", flat.size)) == 1
     for name, tensor in source.state_dict().items():
@@ -57,7 +84,7 @@ def test_modules_travel_whole(tmp_path: Path) -> None:
 @pytest.mark.stress
 def test_no_torn_weights_beside_a_publisher_at_full_speed(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
-    board, out = WeightBoard(path, SIZE), np.empty(SIZE, np.float32)
+    board, out = WeightBoard.create(path, SIZE), np.empty(SIZE, np.float32)
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(SIZE)])
     try:
         versions: list[int] = []

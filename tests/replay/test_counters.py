@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -77,6 +78,22 @@ def test_a_file_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptShard, match=r"words\.bin"):
         Counters(tmp_path / "words.bin", writable=False)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path: Path, writable: bool) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(CorruptShard, match=name):
+            Counters(tmp_path / name, writable=writable)
+
+
+def test_there_may_be_any_number(tmp_path: Path) -> None:
+    words = Counters.create(tmp_path / "words.bin", 100)
+    words.words[99] = 7
+    assert Counters(tmp_path / "words.bin", writable=False, count=100).words[99] == 7
+    assert (tmp_path / "words.bin").stat().st_blocks * 512 >= 800
 
 
 def test_fences_return() -> None:

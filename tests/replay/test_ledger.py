@@ -7,6 +7,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
+from shoal.errors import CorruptShard
 from shoal.replay import Entry, Ledger, ShardWriter
 
 
@@ -47,3 +50,33 @@ def test_the_drivers_silence(tmp_path: Path) -> None:
     assert 0 <= actor.driver_silent_for() < 10
     driver[Entry.HEARTBEAT] = time.time_ns() - 90 * 10**9
     assert 89 < actor.driver_silent_for() < 100
+
+
+def test_what_the_driver_saw_is_remembered(marked: ModuleType, shards: Any, tmp_path: Path) -> None:
+    path = shards.make(marked.info(16, 2))
+    ledger = Ledger(tmp_path, [path])
+    ShardWriter(path).append_chunk(marked.block_of(1, 2, 0, 5), episodes=3)
+    ledger.beat()
+    assert (ledger[Entry.SEEN_STEPS], ledger[Entry.SEEN_EPISODES]) == (10, 3)
+
+
+@pytest.mark.parametrize("entry", list(Entry))
+def test_words_that_no_run_leaves_are_refused(tmp_path: Path, entry: Entry) -> None:
+    ledger = Ledger(tmp_path, [])
+    ledger.beat()
+    ledger.check()
+    ledger[entry] = 2**63
+    if entry is Entry.HEARTBEAT:
+        ledger.check()
+    else:
+        with pytest.raises(CorruptShard, match=rf"ledger\.bin is damaged.*{entry.name} = {2**63}"):
+            ledger.check()
+
+
+def test_words_that_are_not_used_are_zero(tmp_path: Path) -> None:
+    Ledger(tmp_path, []).check()
+    with open(tmp_path / "ledger.bin", "r+b") as file:
+        file.seek(8 * len(Entry))
+        file.write(b"\1")
+    with pytest.raises(CorruptShard, match=r"ledger\.bin is damaged"):
+        Ledger(tmp_path, []).check()

@@ -18,7 +18,7 @@ import pytest
 
 from shoal.errors import ConfigError, UnsafePath
 from shoal.runtime import metrics
-from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
+from shoal.runtime.metrics import MetricsLog, WandbSettings, keep_whole_lines, read_metrics
 
 
 @pytest.fixture
@@ -95,14 +95,49 @@ def test_a_line_cut_short_is_left_out_and_does_not_spoil_the_next(tmp_path: Path
     assert [row["step"] for row in read_metrics(path)] == [10, 40]
 
 
-def test_a_file_that_is_no_metrics_is_refused(tmp_path: Path) -> None:
+NO_METRICS = [
+    b"not json",
+    b"[1]",
+    b"{}",
+    b'{"step": 1}',
+    b'{"step": "1", "wall": 2.0}',
+    b'{"step": 1, "wall": NaN}',
+    b'{"step": 1, "wall": 2.0, "eval/mean_reward": "high"}',
+    b'{"step": null, "wall": 2.0}',
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("line", NO_METRICS, ids=range(len(NO_METRICS)))
+def test_a_damaged_line_is_refused_by_number_and_can_be_left_out(tmp_path: Path, line: bytes) -> None:
+    path, whole = tmp_path / "metrics.jsonl", b'{"step": 1, "wall": 2.0, "train/loss": null}\n'
+    path.write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2, is damaged"):
+        read_metrics(path)
+    said = keep_whole_lines(path, _set_aside)
+    assert said == "1 of 3 lines cannot be read; the whole file is kept as aside"
+    assert len(read_metrics(path)) == 2 and line in (tmp_path / "aside").read_bytes()
+    assert keep_whole_lines(path, _set_aside) == ""
+
+
+def _set_aside(path: Path) -> str:
+    return path.rename(path.with_name("aside")).name
+
+
+def test_no_metrics_are_none_and_a_folder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    for text in ("not json\n{}\n", "[1]\n"):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 1, is no JSON object"):
-            read_metrics(path)
+    assert read_metrics(path) == []
     path.write_text("")
     assert read_metrics(path) == []
+    with pytest.raises(ConfigError, match="Cannot read"):
+        read_metrics(tmp_path)
+    assert "Is a directory; it is set aside as aside" in keep_whole_lines(_folder(tmp_path / "x"), _set_aside)
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_step_and_wall_are_taken(tmp_path: Path) -> None:

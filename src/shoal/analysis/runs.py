@@ -161,7 +161,7 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         if not line.strip():
             continue
         row = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
         if isinstance(row, dict) and _is_number(row.get("step")) and _is_number(row.get("wall")):
             rows.append(row)
@@ -189,7 +189,7 @@ def _document(path: Path) -> dict[str, Any]:
     import yaml
 
     content = None
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
     return content if isinstance(content, dict) else {}

@@ -139,7 +139,7 @@ def _state(path: Path, run: Path | None) -> State:
     if not run.is_dir():
         return "dead"
     folder, status = RunFolder(run), None
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):  # damaged: it can be resumed
         status = folder.read_json("summary.json").get("status")
     if status not in ("solved", "finished"):
         return "resumable"
@@ -149,7 +149,7 @@ def _state(path: Path, run: Path | None) -> State:
 def _is_kept(config: Path) -> bool:
     import yaml
 
-    with contextlib.suppress(OSError, yaml.YAMLError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError):
         return bool(yaml.safe_load(config.read_bytes())["replay"]["keep"])
     return False
 

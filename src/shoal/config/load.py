@@ -56,8 +56,18 @@ def settings_for(env_id: str, algo: str, overrides: Overrides = ()) -> RunSettin
 
 
 def load_config(run_folder: Path) -> RunSettings:
-    """The settings a run was made with."""
-    return load_scenario(run_folder / "config.yaml")
+    """The settings a run was made with.
+
+    Raises:
+        ConfigError: they are damaged. A file that was cut short is refused, too: what it lacks would be defaults.
+    """
+    file = run_folder / "config.yaml"
+    if file.is_file() and not (file.read_bytes() or b"\n").endswith(b"\n"):
+        raise ConfigError(
+            f"{file} ends in the middle of a line: it was cut short. Restore it from a copy; if it is complete, add a "
+            "line break at its end."
+        )
+    return load_scenario(file)
 
 
 def load_target(target: str, overrides: Overrides = (), *, trust: bool = False) -> RunSettings:

@@ -5,9 +5,7 @@ run's folders.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,11 +22,12 @@ from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
 from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.mailbox import Layout, Mailbox
+from shoal.loops.places import Places as Places
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.networks.continuous import ObservationNorm
-from shoal.replay import Column, Entry, Ledger, RateLimiter, Schema, ShardInfo, ShardReader, ShardWriter, Span
+from shoal.replay import Column, Entry, Ledger, RateLimiter, Schema, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
 from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
 from shoal.types import EnvSpec
@@ -38,27 +37,6 @@ if TYPE_CHECKING:
 
 QUEUED_BATCHES = 2
 """What a queue without a capacity of its own holds: its part of a batch being learned from, and of one ready."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a run's parts meet."""
-
-    replay: Path
-    """Shards, ledger and weight board."""
-    checkpoints: Path
-
-    def shard(self, index: int) -> Path:
-        """The shard of one actor."""
-        return self.replay / f"shard_{index:03d}"
-
-    def mailbox(self, index: int) -> Path:
-        """Where one actor and the inference server meet."""
-        return self.replay / f"mailbox_{index:03d}.bin"
-
-    def shards(self, settings: RunSettings) -> list[Path]:
-        """The shards of all actors."""
-        return [self.shard(index) for index in range(settings.actors)]
 
 
 def seed_of(settings: RunSettings, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:
@@ -93,14 +71,6 @@ def make_run_schema(settings: RunSettings, spec: EnvSpec) -> Schema:
 def rows_per_shard(settings: RunSettings) -> int:
     """Ring rows of each actor's shard."""
     return max(64, -(-settings.replay.capacity // (settings.actors * settings.env.lanes)))
-
-
-def replay_bytes(settings: RunSettings, spec: EnvSpec) -> int:
-    """What all shards together take."""
-    return (
-        ShardInfo(make_run_schema(settings, spec), rows_per_shard(settings), settings.env.lanes).nbytes
-        * settings.actors
-    )
 
 
 def make_limiter(settings: RunSettings) -> RateLimiter:
@@ -179,7 +149,7 @@ def build_actor(settings: RunSettings, places: Places, index: int) -> Actor:
         seed = seed_of(settings, "policy", index, restarts, resumed)
         seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(settings, spec, seat)
-        board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
+        board = WeightBoard(places.board, FlatModule(policy.module).size)
     view = settings.definition.make_view(settings.algorithm, writer.info.schema)
     return Actor(
         index,
@@ -259,7 +229,7 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
         if settings.share.registry
         else None
     )
-    board = WeightBoard(places.replay / "weights.bin", FlatModule(learner.module).size)
+    board = WeightBoard(places.board, FlatModule(learner.module).size)
     features = None
     if settings.replay.compares_features:
         features = BoardFeatures(settings.definition.make_policy(settings.algorithm, spec, Seat()), board, device)
@@ -295,7 +265,7 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
         return make_env(settings.evaluation_env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
-    board = WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size)
+    board = WeightBoard(places.board, FlatModule(policy.module).size)
     ledger = Ledger(places.replay, places.shards(settings))
     return Evaluator(make, policy, board, ledger, places.checkpoints, settings.evaluation_bound)
 
@@ -322,7 +292,7 @@ def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
     return InferenceServer(
         policy,
         mailboxes,
-        WeightBoard(places.replay / "weights.bin", FlatModule(policy.module).size),
+        WeightBoard(places.board, FlatModule(policy.module).size),
         ledger,
         settings.actor,
         **({"allocate": _pinned} if device.type == "cuda" else {}),

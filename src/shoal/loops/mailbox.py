@@ -11,7 +11,6 @@ an older number than it waits for, and its own request is seen next.
 from __future__ import annotations
 
 import math
-import mmap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shoal.errors import CorruptShard
 from shoal.replay import Column
-from shoal.replay.counters import Counters, fence
+from shoal.replay.counters import Counters, fence, map_file
+from shoal.replay.reserve import reserve_file
 from shoal.types import Array
 
 SPINS = 20
@@ -84,10 +83,7 @@ class Mailbox:
         layout: what it holds.
         """
         self._words = Counters(path.with_suffix(".words"), writable=True)
-        with open(path, "r+b") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
-        if len(mapped) != layout.nbytes:
-            raise CorruptShard(f"{path} has {len(mapped)} bytes instead of {layout.nbytes}.")
+        mapped = map_file(path, layout.nbytes, writable=True)
         arrays: dict[str, Array] = {}
         offset = 0
         for column in layout.columns:
@@ -104,7 +100,7 @@ class Mailbox:
         words = path.with_suffix(".words")
         for old in (path, words):  # not emptied: a process that was left over may have it mapped
             old.unlink(missing_ok=True)
-        path.write_bytes(bytes(layout.nbytes))  # written and not only sized: a full disk is found here
+        reserve_file(path, layout.nbytes)
         Counters.create(words)
 
     # ---- the actor's side

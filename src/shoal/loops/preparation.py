@@ -1,4 +1,5 @@
-"""What must be there before a run's roles start: shards, ledger, weight board.
+"""What must be there before a run's roles start: shards, ledger, weight board, mailboxes. All of it is reserved here,
+so that nothing a role does later needs memory that may be gone by then.
 
 What is damaged is set aside, and the counts are healed: steps of a shard that is lost stay counted, and the rate
 limiter's balance is drawn anew, so that the learner does not wait for steps it has long learned from.
@@ -8,78 +9,179 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from shoal.algorithms.interface import Seat
-from shoal.errors import CheckpointError, ConfigError, CorruptShard
+from shoal.errors import CorruptShard, NoSpace
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
-from shoal.loops.checkpoint import load_checkpoint
 from shoal.loops.mailbox import Mailbox
+from shoal.loops.places import Places, count_roles
 from shoal.loops.settings import RunSettings
-from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Entry, Header, Ledger, ShardInfo, ShardReader, create_shard, read_info
-from shoal.replay.counters import Counters
-from shoal.types import EnvSpec
+from shoal.loops.weights import FlatModule, WeightBoard, board_bytes
+from shoal.replay import Entry, Header, Ledger, ShardInfo, ShardReader, create_shard
+from shoal.replay.counters import LARGEST_COUNT, WORDS, Counters
+from shoal.replay.reserve import PAGE, reserved_bytes
+from shoal.types import CUT, EnvSpec
+
+_DOCUMENTS = 8 * PAGE
+"""For what is neither mapped nor large: the owner's signature, and a second one while it is replaced."""
+_SCHEMA = 2 * PAGE
+UNUSABLE = "unusable"
+"""In the name of what was damaged and set aside."""
 
 
-def prepare(settings: RunSettings, spec: EnvSpec, places: Places, run: str) -> list[str]:
-    """Makes what is not there yet. Returns notes on what could not be used again."""
-    notes: list[str] = []
-    lost_steps, lost_episodes = _prepare_shards(settings, spec, places, run, notes)
-    ledger = _prepare_ledger(settings, places, notes)
-    if lost_steps or lost_episodes:
-        ledger.add(Entry.BASE_STEPS, lost_steps)
-        ledger.add(Entry.BASE_EPISODES, lost_episodes)
-    _balance(settings, ledger)
-    _prepare_board(settings, spec, places, notes)
+@dataclass(frozen=True)
+class Counts:
+    """How far a run has come."""
+
+    steps: int = 0
+    episodes: int = 0
+    updates: int = 0
+
+
+def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
+    """All that a run will put on shared memory: what `prepare` makes."""
+    info = _shard_info(settings, spec, "")
+    columns = (reserved_bytes(column.nbytes * info.rows * info.lanes) for column in info.schema.columns)
+    words = reserved_bytes(WORDS * 8)
+    each = sum(columns) + words + _SCHEMA
     if settings.actor.inference == "served":
-        for index in range(settings.actors):
-            Mailbox.create(places.mailbox(index), assembly.mailbox_layout(settings, spec))
+        each += reserved_bytes(assembly.mailbox_layout(settings, spec).nbytes) + words
+    board = reserved_bytes(board_bytes(_network(settings, spec).size)) + words
+    processes = reserved_bytes(count_roles(settings) * 8)
+    return settings.actors * each + board + words + processes + _DOCUMENTS
+
+
+def prepare(
+    settings: RunSettings, spec: EnvSpec, places: Places, run: str, known: Callable[[], Counts] = Counts
+) -> list[str]:
+    """Makes what is not there yet.
+
+    Args:
+        settings: the run's settings.
+        spec: its environment.
+        places: its folders.
+        run: its name.
+        known: what its other documents count; asked when the replay's own counts are damaged.
+
+    Returns:
+        Notes on what could not be used again.
+
+    Raises:
+        NoSpace: there is too little memory.
+    """
+    notes: list[str] = []
+    try:
+        ledger = _prepare_counts(settings, spec, places, run, known, notes)
+        _balance(settings, ledger)
+        _prepare_board(settings, spec, places, notes)
+        _remake(places.processes)
+        Counters.create(places.processes, count_roles(settings))
+        if settings.actor.inference == "served":
+            for index in range(settings.actors):
+                _remake(places.mailbox(index))
+                Mailbox.create(places.mailbox(index), assembly.mailbox_layout(settings, spec))
+    except NoSpace as error:
+        if not (aside := sorted(places.replay.glob(f"*.{UNUSABLE}-*"))):
+            raise
+        raise NoSpace(f"{error} Damaged files that were set aside take some, too: remove {aside[0]}.") from error
+    ledger.beat()
     return notes
 
 
-def _prepare_shards(
-    settings: RunSettings, spec: EnvSpec, places: Places, run: str, notes: list[str]
-) -> tuple[int, int]:
-    """Returns the steps and episodes that shards set aside had counted."""
+def _shard_info(settings: RunSettings, spec: EnvSpec, run: str) -> ShardInfo:
     schema, rows = assembly.make_run_schema(settings, spec), assembly.rows_per_shard(settings)
-    info = ShardInfo(schema, rows, settings.env.lanes, run, spec.env_id, settings.algo, time.time())
-    steps = episodes = 0
-    for path in places.shards(settings):
-        if path.exists():
-            try:
-                found = read_info(path)
-                ShardReader(path)
-                if (found.schema, found.rows, found.lanes) == (info.schema, info.rows, info.lanes):
-                    continue
-                notes.append(f"{path.name} was written with other settings; it is set aside and a new one begun")
-            except CorruptShard as error:
-                notes.append(f"{error} It is set aside and a new shard begun.")
-            with contextlib.suppress(CorruptShard, OSError):
-                header = Counters(path / "header.bin", writable=False)
-                steps, episodes = steps + header[Header.STEPS], episodes + header[Header.EPISODES]
-            _set_aside(path)
-        create_shard(path, info)
-    return steps, episodes
+    return ShardInfo(schema, rows, settings.env.lanes, run, spec.env_id, settings.algo, time.time())
 
 
-def _prepare_ledger(settings: RunSettings, places: Places, notes: list[str]) -> Ledger:
+def _prepare_counts(
+    settings: RunSettings,
+    spec: EnvSpec,
+    places: Places,
+    run: str,
+    known: Callable[[], Counts],
+    notes: list[str],
+) -> Ledger:
+    """Shards and ledger. Each has counts that the other has not, so what one of them lost comes from the other."""
     shards = places.shards(settings)
+    begun = any(path.exists() for path in (places.ledger, *shards))
+    info, lost, whole = _shard_info(settings, spec, run), Counts(), True
+    for path in shards:
+        there = _usable(path, info, spec, notes)
+        if not there:
+            if path.exists():
+                lost = _added(lost, path, info)
+                set_aside(path)
+            elif begun:
+                notes.append(f"{path.name} is gone; a new shard is begun.")
+            create_shard(path, info)
+        whole &= there
     try:
-        return Ledger(places.replay, shards)
+        damaged = begun and not places.ledger.exists()
+        if damaged:
+            notes.append("ledger.bin is gone; the counts come from the shards, the checkpoint and the metrics.")
+        ledger = Ledger(places.replay, shards)
+        ledger.check()
+        if whole and (ledger[Entry.SEEN_STEPS], ledger[Entry.SEEN_EPISODES]) > (ledger.env_steps, ledger.episodes):
+            raise CorruptShard(f"{places.ledger} is damaged: it has seen more steps or episodes than there are.")
     except CorruptShard as error:
-        notes.append(f"{error} It is set aside; the counts go on from the last checkpoint.")
-    _set_aside(places.replay / "ledger.bin")
-    ledger = Ledger(places.replay, shards)
-    with contextlib.suppress(CheckpointError):
-        info = load_checkpoint(places.checkpoints).info
-        ledger[Entry.BASE_STEPS] = max(0, int(info["env_steps"]) - ledger.inserts)
-        ledger[Entry.BASE_UPDATES] = int(info["updates"])
-        ledger[Entry.SAMPLES] = int(info["updates"]) * settings.rows_per_batch
+        notes.append(f"{error} It is set aside; the counts come from the shards, the checkpoint and the metrics.")
+        set_aside(places.ledger)
+        ledger, damaged = Ledger(places.replay, shards), True
+    if begun and (damaged or not whole):
+        others = known()
+        steps = max(ledger.env_steps + lost.steps, ledger[Entry.SEEN_STEPS], others.steps)
+        episodes = max(ledger.episodes + lost.episodes, ledger[Entry.SEEN_EPISODES], others.episodes)
+        ledger.add(Entry.BASE_STEPS, steps - ledger.env_steps)
+        ledger.add(Entry.BASE_EPISODES, episodes - ledger.episodes)
+        if damaged:
+            ledger[Entry.BASE_UPDATES] = others.updates
+            ledger[Entry.SAMPLES] = others.updates * settings.rows_per_batch
     return ledger
+
+
+def _usable(path: Path, info: ShardInfo, spec: EnvSpec, notes: list[str]) -> bool:
+    """Whether a shard is there and can be written on."""
+    if not path.exists():
+        return False
+    try:
+        shard = ShardReader(path)
+        if (shard.info.schema, shard.rows, shard.lanes) == (info.schema, info.rows, info.lanes):
+            _check_rows(shard, spec)
+            return True
+    except CorruptShard as error:
+        notes.append(f"{error} It is set aside and a new shard begun.")
+        return False
+    notes.append(f"{path.name} was written with other settings; it is set aside and a new one begun.")
+    return False
+
+
+def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
+    """Refuses rows that no environment gave and no policy chose: a learner would stumble over them at every resume."""
+    for lane in range(shard.lanes):  # one at a time: what is computed on the way takes memory, too
+        row = {name: shard.by_lane[name][lane] for name in ("obs", "action", "reward", "boundary")}
+        wrong = [name for name, column in row.items() if column.dtype.kind == "f" and not np.isfinite(column).all()]
+        if spec.num_actions and not ((row["action"] >= 0) & (row["action"] < spec.num_actions)).all():
+            wrong.append("action")
+        if (row["boundary"] > CUT).any():
+            wrong.append("boundary")
+        if wrong:
+            raise CorruptShard(f"{shard.path} holds rows that cannot be: look at {', '.join(wrong)}. It is damaged.")
+
+
+def _added(lost: Counts, path: Path, info: ShardInfo) -> Counts:
+    """With what the header of a lost shard counts, if that can be."""
+    with contextlib.suppress(CorruptShard):
+        header = Counters(path / "header.bin", writable=False)
+        steps, episodes, head = header[Header.STEPS], header[Header.EPISODES], header[Header.HEAD]
+        if max(steps, episodes) <= head * info.lanes and head <= LARGEST_COUNT:
+            return Counts(lost.steps + steps, lost.episodes + episodes)
+    return lost
 
 
 def _balance(settings: RunSettings, ledger: Ledger) -> None:
@@ -90,22 +192,37 @@ def _balance(settings: RunSettings, ledger: Ledger) -> None:
         ledger[Entry.SAMPLES] = min(ledger[Entry.SAMPLES], due + int(settings.tolerance))
 
 
-def _prepare_board(settings: RunSettings, spec: EnvSpec, places: Places, notes: list[str]) -> None:
-    torch.manual_seed(assembly.seed_of(settings, "learner"))
+def _network(settings: RunSettings, spec: EnvSpec) -> FlatModule:
     # A policy has the weights too; a learner would bring its optimiser, whose import alone takes seconds.
     seat = Seat(lanes=settings.env.lanes)
-    weights = FlatModule(settings.definition.make_policy(settings.algorithm, spec, seat).module)
-    path = places.replay / "weights.bin"
-    try:
-        board = WeightBoard(path, weights.size)
-    except (ConfigError, CorruptShard) as error:
-        notes.append(f"{error} The board is set aside; weights come from the last checkpoint.")
-        _set_aside(path)
-        _set_aside(path.with_suffix(".words"))
-        board = WeightBoard(path, weights.size)
-    if board.version == 0:
-        weights.publish(board)
+    return FlatModule(settings.definition.make_policy(settings.algorithm, spec, seat).module)
 
 
-def _set_aside(path: Path) -> None:
-    path.rename(path.with_name(f"{path.name}.unusable-{time.time_ns()}"))
+def _prepare_board(settings: RunSettings, spec: EnvSpec, places: Places, notes: list[str]) -> None:
+    torch.manual_seed(assembly.seed_of(settings, "learner"))
+    weights = _network(settings, spec)
+    files = (places.board, places.board.with_suffix(".words"))
+    if any(file.exists() for file in files):
+        try:
+            WeightBoard(places.board, weights.size).check()
+            return
+        except CorruptShard as error:
+            notes.append(f"{error} The board is set aside; weights come from the last checkpoint.")
+            for file in files:
+                set_aside(file)
+    weights.publish(WeightBoard.create(places.board, weights.size))
+
+
+def _remake(path: Path) -> None:
+    """Makes room for a file that every execution makes anew; not emptied: a process left over may have it mapped."""
+    if path.is_dir() and not path.is_symlink():
+        set_aside(path)
+    path.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> str:
+    """Renames what cannot be used, if it is there; returns its new name."""
+    aside = path.with_name(f"{path.name}.{UNUSABLE}-{time.time_ns()}")
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(aside)
+    return aside.name

@@ -8,8 +8,6 @@ when it moved.
 
 from __future__ import annotations
 
-import mmap
-import os
 from enum import IntEnum
 from pathlib import Path
 
@@ -18,10 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from shoal.errors import ConfigError
-from shoal.replay.counters import Counters, fence
+from shoal.errors import CorruptShard
+from shoal.replay.counters import Counters, fence, map_file
+from shoal.replay.reserve import reserve_file
 
 Weights = npt.NDArray[np.float32]
+LARGEST_VERSION = 2**32 - 1
+"""What the shards' column for it can hold."""
+
+
+def board_bytes(size: int) -> int:
+    """Bytes of a board for so many weights."""
+    return max(1, size) * 8
 
 
 class _Word(IntEnum):
@@ -33,26 +39,35 @@ class WeightBoard:
     """One learner publishes, any number of policies read."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Opens the board, or makes it.
+        """Args:
+        path: a file that `create` made; counters lie beside it.
+        size: number of weights.
 
-        Args:
-            path: its file; counters lie beside it.
-            size: number of weights.
+        Raises:
+            CorruptShard: it is damaged, or was made for another network.
         """
-        words = path.with_suffix(".words")
-        if not words.exists():
-            with open(path, "wb") as file:
-                os.ftruncate(file.fileno(), max(1, size) * 8)
-            Counters.create(words)
-        if path.stat().st_size != max(1, size) * 8:
-            raise ConfigError(
-                f"{path} holds {path.stat().st_size // 8} weights, this network has {size}: it is damaged, or another "
-                "network wrote it."
-            )
-        self._words = Counters(words, writable=True)
-        with open(path, "r+b") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE)
+        try:
+            mapped = map_file(path, board_bytes(size), writable=True)
+        except CorruptShard as error:
+            raise CorruptShard(f"{error} It is damaged, or another network wrote it: this one has {size}.") from error
+        self._words = Counters(path.with_suffix(".words"), writable=True)
         self._slots: Weights = np.ndarray((2, max(1, size)), np.float32, buffer=mapped)
+
+    @staticmethod
+    def create(path: Path, size: int) -> WeightBoard:
+        """An empty board, its memory reserved. There must be none."""
+        reserve_file(path, board_bytes(size))
+        Counters.create(path.with_suffix(".words"))
+        return WeightBoard(path, size)
+
+    def check(self) -> None:
+        """Refuses what no learner can have published. For a moment when none is at work."""
+        claim, version = self._words[_Word.CLAIM], self.version
+        # A learner that was killed while it published leaves a claim of one more.
+        if not version <= claim <= version + 1 <= LARGEST_VERSION:
+            raise CorruptShard(f"{self._words.path} speaks of version {version} and {claim}: it is damaged.")
+        if version and not np.isfinite(self._slots[version % 2]).all():
+            raise CorruptShard("weights.bin holds weights that are not finite: it is damaged.")
 
     @property
     def version(self) -> int:

@@ -7,13 +7,17 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import stat
 import threading
 from enum import IntEnum
 from pathlib import Path
 
 from shoal.errors import CorruptShard
+from shoal.replay.reserve import reserve_file
 
 WORDS = 32
+LARGEST_COUNT = 2**48
+"""No count of a run gets there: a million steps a second for nine years. A word above it was damaged."""
 _KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether the processor itself keeps stores in order, and loads."""
 LARGE_COPY = 16_384
@@ -40,35 +44,54 @@ def fence(copying: int = 0) -> None:
         pass
 
 
+def map_file(path: Path, nbytes: int, *, writable: bool) -> mmap.mmap:
+    """A file of exactly so many bytes, mapped; CorruptShard if it is missing, of another size or no plain file."""
+    access = os.O_RDWR if writable else os.O_RDONLY
+    try:
+        handle = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not hold anybody up
+    except FileNotFoundError as error:
+        raise CorruptShard(f"{path} is missing.") from error
+    except OSError as error:
+        raise CorruptShard(f"{path} cannot be opened: {error.strerror}.") from error
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptShard(f"{path} is no plain file.")
+        if found.st_size != nbytes:
+            raise CorruptShard(f"{path} has {found.st_size} bytes instead of {nbytes}.")
+        return mmap.mmap(handle, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+    finally:
+        os.close(handle)
+
+
 class Counters:
     """A file of 64-bit words, mapped. Each word has one writer; aligned 8-byte loads and stores do not tear."""
 
-    def __init__(self, path: Path, *, writable: bool) -> None:
+    def __init__(self, path: Path, *, writable: bool, count: int = WORDS) -> None:
+        """Args:
+        path: a file that `create` made.
+        writable: whether this process is to write some of its words.
+        count: how many there are.
+
+        Raises:
+            CorruptShard: there is no such file, or it is not one of counters.
+        """
         self.path = path
-        size = WORDS * 8
-        try:
-            file = open(path, "r+b" if writable else "rb")
-        except FileNotFoundError as error:
-            raise CorruptShard(f"{path} is missing.") from error
-        with file:
-            if os.fstat(file.fileno()).st_size != size:
-                raise CorruptShard(f"{path} has {os.fstat(file.fileno()).st_size} bytes instead of {size}.")
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(file.fileno(), size, access=access)
-        self.words = memoryview(self._map).cast("Q")  # an aligned word at a time, and quicker than an array
+        self.words = memoryview(map_file(path, count * 8, writable=writable)).cast("Q")
+        # A memoryview: it reads an aligned word at a time, and is quicker than an array.
 
     @staticmethod
-    def create(path: Path) -> Counters:
+    def create(path: Path, count: int = WORDS) -> Counters:
         """A new file of zeros; or the one another process made first, as it is."""
         building = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-        building.write_bytes(bytes(WORDS * 8))
+        reserve_file(building, count * 8)
         try:
             os.link(building, path)  # unlike a rename it never replaces
         except FileExistsError:
             pass
         finally:
             building.unlink()
-        return Counters(path, writable=True)
+        return Counters(path, writable=True, count=count)
 
     def __getitem__(self, word: IntEnum) -> int:
         return self.words[word]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
-from shoal.replay.counters import Counters
+from shoal.errors import CorruptShard
+from shoal.replay.counters import LARGEST_COUNT, Counters
 from shoal.replay.shard import Header
 
 
@@ -28,6 +29,9 @@ class Entry(IntEnum):
     """Environment steps of earlier shards that are gone (driver)."""
     BASE_EPISODES = 5
     BASE_UPDATES = 6
+    SEEN_STEPS = 7
+    """Environment steps of the run when the driver last looked: they stay counted if a shard is lost (driver)."""
+    SEEN_EPISODES = 8
     GRANT = 9
     """Inserts up to which no actor waits: the learner has too little to draw a batch from (learner)."""
     RESUMED = 10
@@ -51,6 +55,23 @@ class Ledger:
         path = folder / "ledger.bin"
         self._words = Counters(path, writable=True) if path.exists() else Counters.create(path)
         self._headers = [Counters(shard / "header.bin", writable=False) for shard in shards]
+
+    def check(self) -> None:
+        """Refuses words that no run can have left. For a moment when none is at work."""
+        unused = any(self._words.words[len(Entry) :])
+        counts = {entry.name: self[entry] for entry in Entry if entry is not Entry.HEARTBEAT}
+        wrong = [name for name, count in counts.items() if count > LARGEST_COUNT]
+        if self[Entry.STOP] not in (RUN, HALT, WIND_DOWN):
+            wrong.append("STOP")
+        # What is seen includes the base, and is written after it.
+        wrong += [
+            base.name
+            for base, seen in ((Entry.BASE_STEPS, Entry.SEEN_STEPS), (Entry.BASE_EPISODES, Entry.SEEN_EPISODES))
+            if self[base] > self[seen]
+        ]
+        if unused or wrong:
+            said = f": {', '.join(f'{name} = {counts[name]}' for name in wrong)} cannot be" if wrong else ""
+            raise CorruptShard(f"{self._words.path} is damaged{said}.")
 
     def __getitem__(self, entry: Entry) -> int:
         return self._words[entry]
@@ -93,8 +114,9 @@ class Ledger:
         return self[Entry.STOP] == HALT
 
     def beat(self) -> None:
-        """The driver's sign of life."""
+        """The driver's sign of life, and what it sees."""
         self[Entry.HEARTBEAT] = time.time_ns()
+        self[Entry.SEEN_STEPS], self[Entry.SEEN_EPISODES] = self.env_steps, self.episodes
 
     def driver_silent_for(self) -> float:
         """Seconds since the driver's last sign of life."""

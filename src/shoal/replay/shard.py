@@ -21,10 +21,7 @@ another epoch than its own before it claims or publishes its next row, and stops
 
 from __future__ import annotations
 
-import errno
 import json
-import mmap
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -36,7 +33,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import CorruptShard, NoSpace, ReplayError
-from shoal.replay.counters import Counters, fence
+from shoal.replay.counters import LARGEST_COUNT, Counters, fence, map_file
+from shoal.replay.reserve import reserve_file
 from shoal.replay.schema import Schema
 from shoal.replay.storage import gib
 from shoal.replay.untrusted import read_regular
@@ -97,35 +95,27 @@ def create_shard(path: Path, info: ShardInfo) -> None:
     shutil.rmtree(building, ignore_errors=True)  # of a maker that was killed
     building.mkdir(parents=True)
     try:
-        _reserve(building, info)
-    except OSError as error:
-        free = shutil.disk_usage(building).free
+        _make_files(building, info)
+    except NoSpace as error:
         shutil.rmtree(building)
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-            raise
+        free = gib(shutil.disk_usage(path.parent).free)
         raise NoSpace(
-            f"{path} needs {gib(info.nbytes)}, but {path.parent} has {gib(free)} free. "
+            f"{path} needs {gib(info.nbytes)}, but {path.parent} has {free} free. "
             "Lower replay.capacity or set replay.path to a larger disk."
         ) from error
-    Counters.create(building / "header.bin")
-    described = {"format": FORMAT, "rows": info.rows, "lanes": info.lanes, **info.schema.to_json()}
-    described |= {"run": info.run, "env_id": info.env_id, "algorithm": info.algorithm, "created": info.created}
-    (building / "schema.json").write_text(json.dumps(described, indent=1))
     building.rename(path)
 
 
-def _reserve(folder: Path, info: ShardInfo) -> None:
-    """Makes the column files, with their space."""
-    # Asked first: some file systems fill the whole disk before they refuse.
-    if info.nbytes > shutil.disk_usage(folder).free:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _make_files(folder: Path, info: ShardInfo) -> None:
     for column in info.schema.columns:
-        with open(folder / f"{column.name}.bin", "wb") as file:
-            size = column.nbytes * info.rows * info.lanes
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:  # macOS has no such call: the file is sparse there, its space is checked at start only
-                os.ftruncate(file.fileno(), size)
+        reserve_file(folder / f"{column.name}.bin", column.nbytes * info.rows * info.lanes)
+    Counters.create(folder / "header.bin")
+    described = {"format": FORMAT, "rows": info.rows, "lanes": info.lanes, **info.schema.to_json()}
+    described |= {"run": info.run, "env_id": info.env_id, "algorithm": info.algorithm, "created": info.created}
+    text = json.dumps(described, indent=1).encode()
+    reserve_file(folder / "schema.json", len(text))
+    with open(folder / "schema.json", "r+b") as file:
+        file.write(text)
 
 
 def read_info(path: Path) -> ShardInfo:
@@ -152,21 +142,30 @@ def read_info(path: Path) -> ShardInfo:
     return info
 
 
-def _check_header(path: Path, header: Counters, rows: int) -> None:
+def _check_header(path: Path, header: Counters, info: ShardInfo) -> None:
     """Refuses counters that no writer can have left."""
-    # A writer may be at work: claim moves first and is looked at on both sides of head.
+    # A writer may be at work: claim moves first and is looked at on both sides of head. Steps are counted after head.
+    steps, episodes = header[Header.STEPS], header[Header.EPISODES]
     claim_before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
+    rows = info.rows
     if head > claim or claim_before > head + rows:
         raise CorruptShard(f"{path}: head {head} lies beyond claim {claim}, or claim over {rows} rows beyond head.")
+    if max(header[Header.CURSOR], header[Header.GRANT]) > header[Header.HEAD] + rows:
+        raise CorruptShard(f"{path}: a queue's reader cannot have come to row {header[Header.CURSOR]} of {head}.")
+    counts = {word.name.lower(): header[word] for word in Header if word is not Header.HEARTBEAT}
+    for name, count in counts.items():
+        if count > LARGEST_COUNT:
+            raise CorruptShard(f"{path}: {name} {count} in header.bin is no count that a run can reach.")
+    if max(steps, episodes) > head * info.lanes:
+        raise CorruptShard(f"{path}: {steps} steps and {episodes} episodes cannot lie in {head} rows.")
 
 
 def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
     """Column name to [N, T, ...], as it lies in the file."""
     columns = {}
     for column in info.schema.columns:
-        with open(path / f"{column.name}.bin", "r+b" if writable else "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         shape = (info.lanes, info.rows, *column.shape)
+        mapped = map_file(path / f"{column.name}.bin", column.nbytes * info.rows * info.lanes, writable=writable)
         columns[column.name] = np.ndarray(shape, dtype=column.dtype, buffer=mapped)
     return columns
 
@@ -186,7 +185,7 @@ class ShardWriter:
         self.header = Counters(path / "header.bin", writable=True)
         self.columns = _by_row(_map_columns(path, self.info, writable=True))
         self._items = tuple(self.columns.items())
-        _check_header(path, self.header, self.info.rows)
+        _check_header(path, self.header, self.info)
         self._rows, self._words = self.info.rows, self.header.words
         self._epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
         if self._epoch > 1:
@@ -300,7 +299,7 @@ class ShardReader:
         self.path = path
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=False)
-        _check_header(path, self.header, self.info.rows)
+        _check_header(path, self.header, self.info)
         # Signed from here on: if a word is damaged later, to above 2^63, it still fits wherever it is put.
         self.header.words = self.header.words.cast("B").cast("q")
         self.by_lane = _map_columns(path, self.info, writable=False)

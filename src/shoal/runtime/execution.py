@@ -7,21 +7,23 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError, MachineError, ShoalError, explained
+from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
-from shoal.loops.preparation import prepare
+from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Entry, Ledger
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.file_handles import require_file_handles
 from shoal.runtime.inline import run_inline
-from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics
+from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics, whole_lines
 from shoal.runtime.progress import Progress
+from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
 from shoal.runtime.run_folder import RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
@@ -62,6 +64,7 @@ def execute(
     ):
         if not resume:  # first of all: whatever happens next, the folder can be opened
             folder.write_run_json(seed=settings.seed, command=sys.argv)
+        found_damaged = repair(folder) if resume else []
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
         with _failure_written(folder):
             replay, why = earlier_replay(folder)
@@ -71,19 +74,25 @@ def execute(
                 _require_progress(folder, why)
             spec = assembly.describe(settings)
             require_file_handles(settings.actors, len(assembly.make_run_schema(settings, spec).columns))
-            needed = assembly.replay_bytes(settings, spec)
+            needed = needed_bytes(settings, spec)
             found = replay is not None
             replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path))
             replay.sign()
             folder.checkpoints.mkdir(exist_ok=True)
             places = Places(replay.path, folder.checkpoints)
-            notes = lost + prepare(settings, spec, places, folder.path.name)
+            notes = found_damaged + lost
+            try:
+                notes += prepare(settings, spec, places, folder.path.name, partial(known_counts, folder))
+            except NoSpace:
+                if not found:  # what was made so far is of use to nobody
+                    replay.free()
+                raise
             ledger = Ledger(places.replay, places.shards(settings))
             ledger[Entry.STOP] = RUN
             ledger[Entry.RESUMED] = folder.count_resumption() if resume else 0
-            ledger.beat()
             if resume:
                 notes += _continue_counts(ledger, folder, "" if found else why)
+            ledger.beat()
         before = ledger.env_steps
         for text in (*_announce(settings, spec, places, needed), *notes):
             progress.note(text)
@@ -205,7 +214,7 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
     actors = f"{settings.actors} actor{'s' * (settings.actors > 1)} of {settings.env.lanes} environments"
     yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
     steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
-    yield f"replay: {steps} = {gib(needed)} in {places.replay}"
+    yield f"replay: {steps}; {gib(needed)} with weights and counts, in {places.replay}"
     if settings.learner.compile and assembly.choose_device(settings.learner.device, spec).type == "cpu":
         if settings.definition.compiles:
             yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
@@ -218,19 +227,17 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int)
 
 
 def _wall_before(folder: RunFolder) -> float:
-    if not folder.metrics_jsonl.exists():
-        return 0.0
     rows = read_metrics(folder.metrics_jsonl)
     return float(rows[-1]["wall"]) if rows else 0.0
 
 
 def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     """An execution that judged nothing leaves what the one before it found."""
-    rows = read_metrics(folder.metrics_jsonl) if folder.metrics_jsonl.exists() else []
+    rows = [row for _, row in whole_lines(folder.metrics_jsonl) if row is not None]
     judged = [row for row in rows if row.get("eval/mean_reward") is not None]
     if not judged or not math.isnan(summary.eval_return_mean):
         return summary
-    mean, std = float(judged[-1]["eval/mean_reward"]), float(judged[-1]["eval/std_reward"])
+    mean, std = float(judged[-1]["eval/mean_reward"]), float(judged[-1].get("eval/std_reward") or math.nan)
     return replace(summary, eval_return_mean=mean, eval_return_std=std)
 
 

@@ -18,7 +18,7 @@ import netrc
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,19 +145,50 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All complete lines, oldest first; a last line that a kill cut short, or that is being written, is left out.
 
     Raises:
-        ConfigError: a line before the last is no JSON object, so this is not a file that Shoal wrote.
+        ConfigError: it cannot be read, or a line before the last is not one that Shoal wrote.
     """
-    lines = path.read_bytes().split(b"\n")
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is nothing, or cut short
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path}, line {number}, is no JSON object: {line[:60]!r}. Remove it to go on.")
-        rows.append(row)
+    try:
+        for number, (line, row) in enumerate(whole_lines(path), start=1):
+            if row is None:
+                said = f"{path}, line {number}, is damaged: {line[:60]!r}"
+                raise ConfigError(f"{said}. Remove that line; `shoal resume` does it, and keeps the file as it was.")
+            rows.append(row)
+    except OSError as error:
+        raise ConfigError(f"Cannot read {path}: {error.strerror}.") from error
     return rows
+
+
+def whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Every line that ends, and its content: None if it is damaged. Nothing when there is no file."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is nothing, or cut short
+        row = None
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(line)
+        yield line, row if isinstance(row, dict) and _is_whole(row) else None
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Whether it has a step and a time, and numbers for the rest; null is for one that was not finite."""
+    numbers = [value for value in row.values() if value is not None]
+    finite = all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
+    return finite and all(row.get(name) is not None for name in _RESERVED)
+
+
+def keep_whole_lines(path: Path, set_aside: Callable[[Path], str]) -> str:
+    """Sets a damaged file aside and leaves its whole lines in its place; says what was done, empty if nothing."""
+    try:
+        lines = list(whole_lines(path))
+    except OSError as error:
+        return f"{error.strerror}; it is set aside as {set_aside(path)}"
+    whole = [line for line, row in lines if row is not None]
+    if len(whole) == len(lines):
+        return ""
+    aside = set_aside(path)
+    path.write_bytes(b"".join(line + b"\n" for line in whole))
+    return f"{len(lines) - len(whole)} of {len(lines)} lines cannot be read; the whole file is kept as {aside}"
 
 
 class _TensorBoard:

@@ -10,28 +10,31 @@ import ray
 
 from shoal.loops import assembly
 from shoal.loops.assembly import Places
+from shoal.loops.places import count_roles
 from shoal.loops.settings import RunSettings
+from shoal.replay.counters import Counters
 
 Role = Literal["actor", "learner", "inference", "evaluator"]
 
 
-def pid_file(replay: Path, role: Role, index: int) -> Path:
-    """Where a role says which process it has, once it is built."""
-    return replay / f"{role}_{index}.pid"
+def pid_words(places: Places, settings: RunSettings) -> memoryview:
+    """Where each role says which process it has, once it is built: words that need no memory when they are written."""
+    return Counters(places.processes, writable=True, count=count_roles(settings)).words
 
 
 @ray.remote
 class Host:
     """One role in a process of its own."""
 
-    def __init__(self, role: Role, index: int, settings: str, replay: str, checkpoints: str) -> None:
+    def __init__(self, role: Role, index: int, number: int, settings: str, replay: str, checkpoints: str) -> None:
         """Args:
         role: which role.
         index: which of its kind.
+        number: which of all; its word in `Places.processes`.
         settings: the run's settings as JSON.
         replay, checkpoints: the run's folders.
         """
-        self._place = role, index, settings, Places(Path(replay), Path(checkpoints))
+        self._place = role, index, number, settings, Places(Path(replay), Path(checkpoints))
         self._role: Any = None
 
     def run(self, **bounds: float) -> Any:
@@ -48,7 +51,7 @@ class Host:
         return report
 
 
-def _built(role: Role, index: int, settings: str, places: Places) -> Any:
+def _built(role: Role, index: int, number: int, settings: str, places: Places) -> Any:
     parsed = RunSettings.model_validate_json(settings)
     made: Any
     if role == "actor":
@@ -59,5 +62,5 @@ def _built(role: Role, index: int, settings: str, places: Places) -> Any:
         made = assembly.build_inference(parsed, places)
     else:
         made = assembly.build_evaluator(parsed, places)
-    pid_file(places.replay, role, index).write_text(str(os.getpid()))
+    pid_words(places, parsed)[number] = os.getpid()
     return made

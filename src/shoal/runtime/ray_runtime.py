@@ -26,7 +26,7 @@ from shoal.loops.assembly import Places, choose_device, inference_device
 from shoal.replay import Entry
 from shoal.replay.ledger import HALT, WIND_DOWN
 from shoal.runtime.ray_cluster import Cluster, cluster
-from shoal.runtime.ray_hosts import Host, Role, pid_file
+from shoal.runtime.ray_hosts import Host, Role, pid_words
 from shoal.runtime.run_folder import RunFolder, Status
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
@@ -88,6 +88,7 @@ class _Fleet:
             self._seats.append(server)
             devices.append((server, inference_device(self._settings, spec)))
         self._processes: dict[str, psutil.Process] = {}
+        self._pid_words = pid_words(places, self._settings)
         self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
 
@@ -143,12 +144,13 @@ class _Fleet:
     def _start(self, seat: _Seat) -> None:
         """Gives a role a process."""
         self._require_ray(now=True)
-        pid_file(self._places.replay, seat.role, seat.index).unlink(missing_ok=True)
+        self._pid_words[seat.number] = 0
         need = self._needs[seat.number]
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=seat.number)
         host = cast(Any, Host).options(num_cpus=need["CPU"], num_gpus=need.get("GPU", 0), scheduling_strategy=place)
+        which = (seat.role, seat.index, seat.number, self._text)
         folders = (str(self._places.replay), str(self._places.checkpoints))
-        seat.host, seat.work, seat.built = host.remote(seat.role, seat.index, self._text, *folders), None, False
+        seat.host, seat.work, seat.built = host.remote(*which, *folders), None, False
         self._supervisor.ray_calls += 1
 
     def _require_ray(self, *, now: bool = False) -> None:
@@ -209,11 +211,10 @@ class _Fleet:
     def _note_processes(self) -> None:
         """Says in the run folder which process each role has."""
         for seat in self._seats:
-            file = pid_file(self._places.replay, seat.role, seat.index)
-            if seat.host is not None and not seat.built and file.exists() and (text := file.read_text()):
+            if seat.host is not None and not seat.built and (pid := self._pid_words[seat.number]):
                 seat.built = True
                 with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
-                    self._processes[seat.name] = psutil.Process(int(text))
+                    self._processes[seat.name] = psutil.Process(pid)
                     pids = {name: process.pid for name, process in self._processes.items()}
                     self._folder.write_json("processes.json", pids)
 

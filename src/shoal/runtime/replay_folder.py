@@ -61,7 +61,7 @@ def new_replay(run: RunFolder, nbytes: int, requested: Path | None) -> ReplayFol
 def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
     """The replay of an earlier execution; or None, and why there is none that this run may use."""
     path, mark = _pointer(run)
-    if not os.path.isfile(path / "ledger.bin"):
+    if not any(os.path.lexists(path / name) for name in ("ledger.bin", "owner.json")):  # one may be damaged or lost
         return None, "the replay of this run is gone (freed, or the machine was restarted)"
     if why := _not_ours(run, path, mark) or _not_safe(path):
         return None, f"{path} is not used: {why}"

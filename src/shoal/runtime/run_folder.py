@@ -26,10 +26,12 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any
 
 from shoal.errors import ConfigError, RunInUse, UnsafePath
 from shoal.files import atomic_write, open_file, refuse_link
+from shoal.runtime.summary import Status as Status
+from shoal.runtime.summary import Summary as Summary
 
 RUNS = Path("runs")
 LATEST = "latest"
@@ -40,44 +42,6 @@ _WRITTEN_FOLDERS = ("checkpoints", "tensorboard", "videos", "wandb", "replay_on_
 # POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them. By the
 # file's number and not its name: a folder can be renamed while it is locked.
 _held: dict[tuple[int, int], int] = {}
-
-Status = Literal["solved", "finished", "interrupted", "failed"]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What came out of a run; written as `summary.json`. A number that is not known is NaN here and null there."""
-
-    status: Status
-    env_steps: int
-    episodes: int
-    updates: int
-    wall_seconds: float
-    train_return_mean: float
-    eval_return_mean: float
-    eval_return_std: float
-    steps_per_second: float
-    updates_per_second: float
-    samples_per_insert: float
-    staleness_mean: float
-    learner_wait_fraction: float
-    actor_wait_fraction: float
-    bottleneck: str
-    restarts: int
-    replay_bytes: int
-    error: str | None = None
-    ray_calls: int | None = None
-    startup_seconds: float | None = None
-    best_checkpoint: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.status not in (known := get_args(Status)):
-            raise ValueError(f"status must be one of {', '.join(known)}, got {self.status!r}")
-
-    @classmethod
-    def not_begun(cls, error: str) -> Summary:
-        """Of a run that failed before its first step."""
-        return cls("failed", 0, 0, 0, 0.0, *(math.nan,) * 9, "the run did not begin", 0, 0, error)
 
 
 class RunLock:

@@ -1,0 +1,73 @@
+"""Summary: what came out of a run, as `summary.json` holds it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import TypeAdapter
+
+from shoal.errors import ConfigError
+
+Status = Literal["solved", "finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a run; written as `summary.json`. A number that is not known is NaN here and null there."""
+
+    status: Status
+    env_steps: int
+    episodes: int
+    updates: int
+    wall_seconds: float
+    train_return_mean: float
+    eval_return_mean: float
+    eval_return_std: float
+    steps_per_second: float
+    updates_per_second: float
+    samples_per_insert: float
+    staleness_mean: float
+    learner_wait_fraction: float
+    actor_wait_fraction: float
+    bottleneck: str
+    restarts: int
+    replay_bytes: int
+    error: str | None = None
+    ray_calls: int | None = None
+    startup_seconds: float | None = None
+    best_checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in (known := get_args(Status)):
+            raise ValueError(f"status must be one of {', '.join(known)}, got {self.status!r}")
+
+    @classmethod
+    def not_begun(cls, error: str) -> Summary:
+        """Of a run that failed before its first step."""
+        return cls("failed", 0, 0, 0, 0.0, *(math.nan,) * 9, "the run did not begin", 0, 0, error)
+
+
+def read_summary(path: Path) -> Summary | None:
+    """Reads `summary.json`; None when there is none.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}")
+        numbers = [field.name for field in fields(Summary) if field.type == "float"]
+        content |= {name: math.nan for name in numbers if content.get(name) is None}
+        return TypeAdapter(Summary).validate_python(content)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise ConfigError(
+            f"{path} is damaged ({why}). Remove it: `shoal resume` goes on without it and writes it again."
+        ) from error

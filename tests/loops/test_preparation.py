@@ -1,0 +1,123 @@
+"""What is damaged in a replay is set aside, and no count is lost or invented."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.damages import BOARD, LEDGER, SHARD, Damage, as_folder, name_of, remove, words
+from tests.fakes import corridor
+
+from shoal.loops import assembly
+from shoal.loops.places import Places
+from shoal.loops.preparation import Counts, needed_bytes, prepare
+from shoal.loops.weights import WeightBoard
+from shoal.replay import Entry, Header, Ledger, ShardWriter
+from shoal.replay.storage import folder_bytes
+
+SETTINGS = corridor(replay={"samples_per_insert": None})
+SPEC = assembly.describe(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counts]:
+    """A replay that two actors and a learner worked on, and what it counts."""
+    places = Places(tmp_path_factory.mktemp("used") / "replay", tmp_path_factory.mktemp("checkpoints"))
+    places.replay.mkdir()
+    assert prepare(SETTINGS, SPEC, places, "run") == []
+    actors = [assembly.build_actor(SETTINGS, places, index) for index in range(2)]
+    learner = assembly.build_learner(SETTINGS, places)
+    for actor in actors:
+        actor.run(steps=60)
+        actor.end()
+    assert learner.run(updates=5).updates == 5
+    learner.close()
+    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    ledger.beat()
+    return places.replay, Counts(ledger.env_steps, ledger.episodes, ledger.updates)
+
+
+@pytest.fixture
+def places(used: tuple[Path, Counts], tmp_path: Path) -> Places:
+    """A copy of it."""
+    shutil.copytree(used[0], tmp_path / "replay")
+    return Places(tmp_path / "replay", tmp_path / "checkpoints")
+
+
+def counted(places: Places) -> Counts:
+    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    return Counts(ledger.env_steps, ledger.episodes, ledger.updates)
+
+
+def test_what_is_whole_is_left_alone(used: tuple[Path, Counts], places: Places) -> None:
+    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == []
+    assert counted(places) == used[1] and used[1].steps > 300 and used[1].episodes > 10 and used[1].updates == 5
+    assert not list(places.replay.glob("*.unusable-*"))
+
+
+@pytest.mark.parametrize(("name", "damage"), SHARD + LEDGER + BOARD, ids=name_of)
+def test_damage_is_set_aside_and_said_and_costs_no_count(
+    used: tuple[Path, Counts], places: Places, name: str, damage: Damage
+) -> None:
+    before = {file: file.stat().st_size for file in places.replay.iterdir()}
+    damage(places.replay / name)
+    notes = prepare(SETTINGS, SPEC, places, "run", lambda: used[1])
+    assert len(notes) == 1 and Path(name).parts[0].removesuffix(".bin").removesuffix(".words") in notes[0]
+    assert counted(places) == used[1]
+    missing = damage is remove and "/" not in name and name != "weights.words"
+    assert bool(list(places.replay.glob("*.unusable-*"))) or missing
+    assert set(before) <= set(places.replay.iterdir())
+    # What is there now works.
+    for path in places.shards(SETTINGS):
+        ShardWriter(path).close()
+    out = np.empty(places.board.stat().st_size // 8, np.float32)
+    assert WeightBoard(places.board, len(out)).read(out) >= 1 and np.isfinite(out).all()
+    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == [], "it is healed for good"
+
+
+def test_steps_of_a_lost_shard_stay_counted_without_any_other_document(
+    used: tuple[Path, Counts], places: Places
+) -> None:
+    remove(places.shard(0))
+    prepare(SETTINGS, SPEC, places, "run")
+    assert counted(places) == used[1]
+    words(HEAD=2**63 + 5, CLAIM=2**63 + 5)(places.shard(1) / "header.bin")
+    prepare(SETTINGS, SPEC, places, "run")
+    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    assert counted(places) == used[1] and ledger.inserts == 0
+
+
+def test_a_shard_and_the_ledger_at_once(used: tuple[Path, Counts], places: Places) -> None:
+    remove(places.shard(0))
+    words(STOP=9)(places.ledger)
+    prepare(SETTINGS, SPEC, places, "run", lambda: used[1])
+    assert counted(places) == used[1]
+    assert Ledger(places.replay, places.shards(SETTINGS))[Entry.SAMPLES] == 5 * SETTINGS.rows_per_batch
+
+
+def test_a_folder_where_a_role_notes_its_process_is_no_obstacle(places: Places) -> None:
+    as_folder(places.processes)
+    prepare(SETTINGS, SPEC, places, "run")
+    assert places.processes.is_file()
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_all_that_is_made_is_counted_and_has_its_memory(tmp_path: Path, served: bool) -> None:
+    settings = corridor(actors=3, runtime="ray", actor={"inference": "served"}) if served else SETTINGS
+    places = Places(tmp_path / "replay", tmp_path / "checkpoints")
+    places.replay.mkdir()
+    prepare(settings, SPEC, places, "run")
+    files = [file for file in places.replay.rglob("*") if file.is_file()]
+    assert [file.name for file in files if file.stat().st_blocks * 512 < file.stat().st_size] == []
+    needed = needed_bytes(settings, SPEC)
+    assert folder_bytes(places.replay) <= needed <= folder_bytes(places.replay) + 64 * 1024
+    assert bool(list(places.replay.glob("mailbox_*.bin"))) == served
+
+
+def test_headers_are_checked_while_a_writer_is_at_work(places: Places) -> None:
+    writer = ShardWriter(places.shard(0))
+    writer.claim_row()  # and not published
+    assert writer.header[Header.CLAIM] == writer.head + 1
+    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == []
