@@ -1,4 +1,4 @@
-"""Files and folders that are really ours: nothing is written through a link, and a private folder is private.
+"""Files and folders that are what they seem: nothing is opened through a link, and a private folder is private.
 
 Other users of a machine can plant a folder or a link where a file is about to be written, and a run folder may come
 from somebody else. What follows a link lets them choose the file that is overwritten.
@@ -17,8 +17,17 @@ from shoal.errors import UnsafePath
 
 
 def open_file(path: Path, mode: str, buffering: int = -1, encoding: str | None = None) -> IO[Any]:
-    """As `open`, for files that are written: raises UnsafePath for a link, a pipe or a device instead of opening it."""
+    """As `open`, but raises UnsafePath for a link, and for a pipe or a device, which could keep us waiting for ever."""
     return open(path, mode, buffering, encoding, opener=_open_real)
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """A whole file that somebody else may have written; raises UnsafePath if it has more than so many bytes."""
+    with open_file(path, "rb") as file:
+        data: bytes = file.read(most + 1)
+    if len(data) > most:
+        raise UnsafePath(f"{path} is larger than {most} bytes.")
+    return data
 
 
 def _open_real(path: str, flags: int) -> int:
@@ -37,7 +46,7 @@ def _open_real(path: str, flags: int) -> int:
 
 def _unsafe(path: str | Path) -> UnsafePath:
     what = f"a link to {os.readlink(path)}" if os.path.islink(path) else "not an ordinary file"
-    return UnsafePath(f"{path} is {what}, and Shoal writes nothing through it. Remove it, then try again.")
+    return UnsafePath(f"{path} is {what}, which Shoal does not open. Remove it, then try again.")
 
 
 def atomic_write(path: Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,17 @@ def test_a_folder_that_was_made_readable_is_closed(places: SimpleNamespace) -> N
     storage._base(places.memory).mkdir(mode=0o755)
     folder = sharing_folder("registry")
     assert folder.parent == storage._base(places.memory) and folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without a name")
+def test_a_user_without_a_name_has_a_folder_too() -> None:
+    program = (
+        "import os; from pathlib import Path; from shoal.replay import storage; os.setuid(54321); "
+        "[os.environ.pop(name, None) for name in ('LOGNAME', 'USER', 'LNAME', 'USERNAME')]; "
+        "print(storage._base(Path('/there')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "/there/shoal-54321"
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from __future__ import annotations
 import mmap
 import os
 import platform
-import stat
 import threading
 from enum import IntEnum
 from pathlib import Path
 
-from shoal.errors import CorruptShard
+from shoal.errors import CorruptShard, UnsafePath
+from shoal.files import open_file
 from shoal.replay.reserve import reserve_file
 
 WORDS = 32
@@ -46,22 +46,18 @@ def fence(copying: int = 0) -> None:
 
 def map_file(path: Path, nbytes: int, *, writable: bool) -> mmap.mmap:
     """A file of exactly so many bytes, mapped; CorruptShard if it is missing, of another size or no plain file."""
-    access = os.O_RDWR if writable else os.O_RDONLY
     try:
-        handle = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not hold anybody up
+        with open_file(path, "r+b" if writable else "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != nbytes:
+                raise CorruptShard(f"{path} has {size} bytes instead of {nbytes}.")
+            return mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise CorruptShard(f"{path} is missing.") from error
+    except UnsafePath as error:
+        raise CorruptShard(str(error)) from error
     except OSError as error:
         raise CorruptShard(f"{path} cannot be opened: {error.strerror}.") from error
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise CorruptShard(f"{path} is no plain file.")
-        if found.st_size != nbytes:
-            raise CorruptShard(f"{path} has {found.st_size} bytes instead of {nbytes}.")
-        return mmap.mmap(handle, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-    finally:
-        os.close(handle)
 
 
 class Counters:

@@ -32,12 +32,12 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import CorruptShard, NoSpace, ReplayError
+from shoal.errors import CorruptShard, NoSpace, ReplayError, UnsafePath
+from shoal.files import read_file
 from shoal.replay.counters import LARGEST_COUNT, Counters, fence, map_file
 from shoal.replay.reserve import reserve_file
 from shoal.replay.schema import Schema
 from shoal.replay.storage import gib
-from shoal.replay.untrusted import read_regular
 from shoal.types import CUT, Array
 
 FORMAT = 2
@@ -121,9 +121,9 @@ def _make_files(folder: Path, info: ShardInfo) -> None:
 def read_info(path: Path) -> ShardInfo:
     """Reads and checks `schema.json` against the files beside it."""
     try:
-        data: dict[str, Any] = json.loads(read_regular(path / "schema.json", LARGEST_SCHEMA))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CorruptShard(f"{path} is not a shard: {error}.") from error
+        data: dict[str, Any] = json.loads(read_file(path / "schema.json", LARGEST_SCHEMA))
+    except (OSError, ValueError, RecursionError, UnsafePath) as error:
+        raise CorruptShard(f"{path} is not a shard: {str(error).rstrip('.')}.") from error
     if not isinstance(data, dict):
         raise CorruptShard(f"{path} is not a shard: its schema.json holds a {type(data).__name__}.")
     if data.get("format") != FORMAT:

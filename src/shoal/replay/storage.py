@@ -33,7 +33,11 @@ def gib(nbytes: float) -> str:
 
 
 def _base(root: Path) -> Path:
-    return root / f"shoal-{getpass.getuser()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may give a user a number only
+        user = str(os.getuid())
+    return root / f"shoal-{user}"
 
 
 def _private(base: Path) -> Path:

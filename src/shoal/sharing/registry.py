@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.errors import ConfigError
+from shoal.files import read_file
 from shoal.replay.storage import sharing_folder
-from shoal.replay.untrusted import read_regular
 from shoal.sharing.description import one_line
 from shoal.sharing.entry import UNREADABLE, Entry, require_name
 from shoal.sharing.presence import Presence
@@ -155,7 +155,7 @@ class Registry:
         return holder is not None and holder.lives
 
     def _read(self, *names: str) -> Any:
-        return json.loads(read_regular(self.path.joinpath(*names), _MOST_BYTES))
+        return json.loads(read_file(self.path.joinpath(*names), _MOST_BYTES))
 
     def _read_entry(self, buffer_id: str) -> Entry:
         return Entry.from_json(buffer_id, self._read(buffer_id, "entry.json"))
