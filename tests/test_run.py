@@ -133,6 +133,8 @@ def test_the_state_belongs_to_the_caller(recall: shoal.Run) -> None:
     assert all(np.allclose(now, then) for now, then in zip(again, state, strict=True))
     with pytest.raises(ConfigError, match=r"hand back the state that predict returned"):
         recall.predict(np.stack([obs, obs]), state)
+    with pytest.raises(ConfigError, match=r"got 5: hand back the state that predict returned"):
+        recall.predict(obs, 5)
     with pytest.raises(ConfigError, match=r"episode_start has shape \(3,\): one truth for all, or \(2,\)"):
         recall.predict(np.stack([obs, obs]), None, [True, False, True])
 
@@ -201,6 +203,10 @@ def test_predict_refuses_another_shape(run: shoal.Run, shape: tuple[int, ...]) -
 def test_predict_refuses_another_type(run: shoal.Run) -> None:
     with pytest.raises(ConfigError, match="complex128"):
         run.predict(np.zeros(4, np.complex128))
+    with pytest.raises(ConfigError, match="The observation is no array"):
+        run.predict([[1.0, 2.0], [3.0]])
+    with pytest.raises(ConfigError, match=r"holds 1e\+300, which no float32 can be"):
+        run.predict(np.full(4, 1e300))
 
 
 def test_evaluate(run: shoal.Run) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Literal
 from shoal.config import (
     change_for_resume,
     check_environment,
+    left_out,
     load_config,
     load_target,
     require_trust,
@@ -89,6 +91,8 @@ def train(
     }
     given = {name: value for name, value in named.items() if value is not None}
     loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
+    for note in left_out(str(env_or_scenario), loaded):
+        warnings.warn(note, stacklevel=2)
     ready, folder = begin(loaded, out)
     execute(ready, folder, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
     return Run(folder.path, trust=True)

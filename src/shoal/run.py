@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +70,7 @@ class Run:
         self.settings = load_config(self.path)
         self.trusted = trust
         self._which = checkpoint
-        self._policies: dict[int, Policy] = {}
+        self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # one that is greedy, one that explores
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -112,9 +112,7 @@ class Run:
         batch, single = self._observations(obs)
         number = len(batch)
         lanes = 1 if deterministic else number  # a greedy policy takes any batch
-        if lanes not in self._policies:
-            self._policies[lanes] = self.make_policy(lanes)
-        policy = self._policies[lanes]
+        policy = self._policy_for(lanes)
         initial = policy.initial_state(number)
         first = _starts(state is None if episode_start is None else episode_start, number)
         decision = policy.act(batch, _carried(state, initial), first, explore=not deterministic)
@@ -223,10 +221,10 @@ def _carried(state: Any, initial: Any) -> Any:
     if state is None or not initial:
         return initial
     expected = [tuple(part.shape) for part in initial]
-    given = [np.shape(part) for part in state]
+    given = [np.shape(part) for part in state] if isinstance(state, tuple | list) else repr(state)
     if given != expected:
         raise ConfigError(
-            f"state has arrays of shape {given}; for this many observations {expected} are expected: "
-            "hand back the state that predict returned, or None to begin."
+            f"state must be arrays of shape {expected} for this many observations, got {given}: hand back the state "
+            "that predict returned, or None to begin."
         )
     return tuple(torch.as_tensor(np.asarray(part, np.float32)) for part in state)

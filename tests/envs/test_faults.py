@@ -45,6 +45,19 @@ def test_without_a_line_of_the_users_the_innermost_counts(tmp_path: Path) -> Non
     assert explain(ValueError("no")) == "no" and explain(ValueError()) == "no message"
 
 
+def test_an_installed_environment_is_named_though_python_raised(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "theirs.py"
+    error = caught(compiled(file, "import json\njson.loads('{')\n"))
+    assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # from theirs.py on: this file is a user's
+    assert explain(error).endswith(f"({file}:2)")
+
+
+def test_an_error_of_several_lines_is_one(tmp_path: Path) -> None:
+    call = compiled(tmp_path / "mine.py", "raise ValueError('first\\n  second')\n")
+    assert explain(caught(call)) == f"first second ({tmp_path / 'mine.py'}:1)"
+
+
 def test_gymnasiums_own_lines_are_not_the_users() -> None:
     said = explain(caught(lambda: gymnasium.make("CartPole-v1").step(0)))
     assert f"({__file__}:" in said

@@ -162,6 +162,25 @@ def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_p
     assert again.run(updates=1).notes == ("The learner goes back to its checkpoint of update 10.",)
 
 
+def test_before_the_first_checkpoint_a_restarted_learner_begins_again(tmp_path: Path) -> None:
+    settings = reach(actors=1, replay={"tolerance": 40_000})
+    places, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    actor.run(steps=100)
+    learner.run(updates=10)
+    learned, published = learner._learner.state().tensors, learner._board.version
+    again = assembly.build_learner(settings, places)
+    begun = again._learner.state().tensors
+    policy = [name for name in learned if name.startswith("policy.")]
+    assert policy and any(not torch.equal(learned[name], begun[name]) for name in policy), "no policy without critics"
+    actor = assembly.build_actor(settings, places, 0)
+    actor.run(steps=1)
+    assert actor._version == published + 1, "the actor follows"
+    for name, tensor in actor._policy.module.state_dict().items():
+        assert torch.equal(tensor, begun[f"policy.{name}"])
+    assert "The learner begins again" in again.run(updates=1).notes[0]
+
+
 def test_a_restarted_learner_has_other_noise(tmp_path: Path) -> None:
     settings = corridor(actors=1)
     places, _ = prepared(tmp_path, settings)

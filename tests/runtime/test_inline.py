@@ -15,6 +15,7 @@ import torch
 from tests.fakes import corridor, reach
 
 from shoal.errors import CheckpointError, EnvError
+from shoal.loops import evaluator
 from shoal.loops.settings import RunSettings
 from shoal.replay import ShardReader
 from shoal.runtime.execution import execute
@@ -119,6 +120,15 @@ def test_an_evaluation_is_written_at_the_steps_of_its_weights(tmp_path: Path) ->
     folder, summary = run(tmp_path, settings)
     judged = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
     assert [row["step"] for row in judged] == [summary.env_steps] and summary.eval_return_mean == 25.0
+
+
+def test_judging_the_final_weights_does_not_count_as_slow_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = evaluator.play
+    monkeypatch.setattr(evaluator, "play", lambda *given: (time.sleep(3.0), play(*given))[1])
+    _, summary = run(tmp_path, corridor(stop={"steps": 400}, evaluation={"every_steps": 10_000}))
+    assert summary.steps_per_second > 1.5 * summary.env_steps / summary.wall_seconds
 
 
 def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:

@@ -138,6 +138,15 @@ def test_a_note_that_comes_again_is_counted() -> None:
     ]
 
 
+@pytest.mark.parametrize("odd", ["<object at 0x7f3a{}c>", "reward -{}", "x = {}e-07", "[{}.5, -1.{}e+3]"])
+def test_numbers_of_any_form_do_not_make_another_note(odd: str) -> None:
+    progress, out = plain()
+    with progress:
+        for count in (3, 41):
+            progress.recurring_note(f"failed: {odd.replace('{}', str(count))} (/a/b.py:31)")
+    assert len(out.getvalue().splitlines()) == 2 and "again (1 more)" in out.getvalue()
+
+
 def test_quiet_is_silent() -> None:
     progress, out = plain(quiet=True)
     with progress:

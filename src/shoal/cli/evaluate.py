@@ -69,9 +69,9 @@ def _print(run: Run, evaluation: Evaluation) -> None:
 
     what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
-    typer.echo(f"{'':<8}{'mean':>10}{'std':>10}{'min':>10}{'max':>10}")
+    typer.echo(f"{'':<8}{'mean':>12}{'std':>12}{'min':>12}{'max':>12}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
-        typer.echo(f"{name:<8}" + "".join(f"{number:>10.2f}" for number in _four(values)))
+        typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in _four(values)))
     if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):
         typer.echo(f"\n{note}")
 

@@ -180,7 +180,7 @@ def _wandb(spec: WorkerSpec, config: dict[str, Any]) -> WandbSettings | None:
 
 def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     """As `shoal train` does it, in a folder that is there already."""
-    from shoal.config import check_environment, load_target, with_default_stop, write_config
+    from shoal.config import check_environment, left_out, load_target, with_default_stop, write_config
     from shoal.errors import ShoalError
     from shoal.runtime.execution import execute
     from shoal.runtime.replay_folder import free_earlier_replay
@@ -189,13 +189,17 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     folder = RunFolder(Path(spec.folder))
     try:
         settings = load_target(spec.scenario, spec.overrides)
+        for note in left_out(spec.scenario, settings):
+            print(note, flush=True)
         settings = with_default_stop(settings, check_environment(settings).reward_threshold)
         write_config(folder.path, settings)
         if stop.is_set():  # from here on, signals are the run's own business
             return 0
-        summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))
-        if not settings.replay.keep:  # a group leaves no shared memory behind, also when it was stopped
-            free_earlier_replay(folder)
+        try:
+            summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))
+        finally:
+            if not settings.replay.keep:  # a group leaves no shared memory behind, however its runs ended
+                free_earlier_replay(folder)
     except ShoalError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1

@@ -102,15 +102,14 @@ def train(
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
     with nothing_begun():
         from shoal.api import begin
-        from shoal.config import goal_of, load_target, scenarios_for
+        from shoal.config import left_out, load_target, scenarios_for
 
         chosen = load_target(target, overrides, trust=trust)
         ready, folder = begin(chosen, out)
         if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
             typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
-        if not quiet and (goal := goal_of(target, chosen)) is not None:
-            said = f"stop.mean_return = {goal} of {target} is for its own environment and was left out"
-            typer.echo(f"{said}: give --stop-return for {ready.env.id}.")
+        for note in left_out(target, chosen):
+            typer.echo(note, err=quiet)
     _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.config.checks import DEFAULT_STEPS, check_environment, with_default_stop
 from shoal.config.dump import dump_yaml
 from shoal.config.load import (
-    goal_of,
+    left_out,
     load_config,
     load_named,
     load_scenario,
@@ -27,7 +27,7 @@ __all__ = [
     "change_for_resume",
     "check_environment",
     "dump_yaml",
-    "goal_of",
+    "left_out",
     "load_config",
     "load_named",
     "load_scenario",

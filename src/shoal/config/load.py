@@ -125,12 +125,14 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
     return made
 
 
-def goal_of(target: str, settings: RunSettings) -> float | None:
-    """The return that a scenario ends at, where these settings of it were given another environment and no return."""
+def left_out(target: str, settings: RunSettings) -> list[str]:
+    """What to tell of a scenario that was given another environment and no return to end at: its own was left out."""
     if settings.stop.mean_return is None and (target.endswith(ENDINGS) or target in scenario_names()):
-        goal: float | None = goal_left_out(read_scenario(find_scenario_file(Path(target))), settings.env.id)
-        return goal
-    return None
+        goal = goal_left_out(read_scenario(find_scenario_file(Path(target))), settings.env.id)
+        if goal is not None:
+            said = f"stop.mean_return = {goal} of {target} is for its own environment and was left out"
+            return [f"{said}: give --stop-return (stop.mean_return) for {settings.env.id}."]
+    return []
 
 
 def _folders() -> list[Path]:

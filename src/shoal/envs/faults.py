@@ -12,7 +12,9 @@ from typing import Any
 import gymnasium
 
 _SHOAL = Path(__file__).resolve().parents[1]
-_NOT_THE_USERS = (_SHOAL, Path(gymnasium.__file__).resolve().parent, Path(sysconfig.get_paths()["stdlib"]).resolve())
+_GYMNASIUM = Path(gymnasium.__file__).resolve().parent
+_STDLIB = Path(sysconfig.get_paths()["stdlib"]).resolve()
+_NOBODYS = 2
 
 
 def explain(error: BaseException) -> str:
@@ -20,7 +22,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.msg} ({error.filename}:{error.lineno})"
     frame = _blamed(traceback.extract_tb(error.__traceback__))
-    text = str(error).strip() or (frame.line if frame else None) or "no message"
+    text = " ".join(str(error).split()) or (frame.line if frame else None) or "no message"
     return f"{text} ({frame.filename}:{frame.lineno})" if frame else text
 
 
@@ -38,14 +40,22 @@ def close_quietly(env: Any) -> None:
 
 
 def _blamed(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
-    """The user's innermost frame; without one the innermost of all, unless that is Shoal's own check."""
-    for frame in reversed(frames):
-        if _is_users(Path(frame.filename)):
-            return frame
-    return frames[-1] if frames and _SHOAL not in Path(frames[-1].filename).parents else None
+    """The innermost frame of the user's own files; without one that of an installed package, and then the innermost of
+    all. None where Shoal's own check raised.
+    """
+    if not frames or _SHOAL in Path(frames[-1].filename).resolve().parents:
+        inside: list[traceback.FrameSummary] = [frame for frame in frames if _distance(frame) < _NOBODYS]
+    else:
+        inside = list(frames)
+    return min(reversed(inside), key=_distance, default=None)  # of equals the first, which is the innermost
 
 
-def _is_users(file: Path) -> bool:
-    if file.name.startswith("<") or {"site-packages", "dist-packages"} & set(file.parts):
-        return False
-    return not any(folder in file.resolve().parents for folder in _NOT_THE_USERS)
+def _distance(frame: traceback.FrameSummary) -> int:
+    """How far from the user's own files a frame is: 0 in one of them, 1 in an installed package."""
+    file = Path(frame.filename)
+    folders = file.resolve().parents
+    if file.name.startswith("<") or _SHOAL in folders or _GYMNASIUM in folders:
+        return _NOBODYS
+    if {"site-packages", "dist-packages"} & set(file.parts):
+        return 1
+    return _NOBODYS if _STDLIB in folders else 0

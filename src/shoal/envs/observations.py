@@ -34,7 +34,7 @@ class ObservationMap:
         Raises:
             ConfigError: it has another shape or type than the environment's observations, or is not finite.
         """
-        flat, single = (np.asarray(obs), None) if isinstance(self._space, spaces.Box) else self._flattened(obs)
+        flat, single = (self._array(obs), None) if isinstance(self._space, spaces.Box) else self._flattened(obs)
         shape, where = self._spec.obs_shape, self._spec.env_id
         if single is None:
             single = flat.shape == shape
@@ -47,10 +47,20 @@ class ObservationMap:
             )
         if not np.can_cast(flat.dtype, self._spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {flat.dtype}; {where} has {self._spec.obs_dtype}.")
-        batch = np.ascontiguousarray(flat, self._spec.obs_dtype)
-        if batch.dtype.kind == "f" and not np.isfinite(batch).all():
-            raise ConfigError("The observation holds NaN or infinity; no action follows from it.")
+        with np.errstate(over="ignore"):  # said below
+            batch = np.ascontiguousarray(flat, self._spec.obs_dtype)
+        if batch.dtype.kind == "f" and not (fine := np.isfinite(batch)).all():
+            wrong = flat[~fine][0]
+            raise ConfigError(f"The observation holds {wrong}, which no {batch.dtype} can be: no action follows.")
         return batch, single
+
+    def _array(self, obs: Any) -> Array:
+        try:
+            return np.asarray(obs)
+        except ValueError as error:
+            raise ConfigError(
+                f"The observation is no array: {error} {self._spec.env_id} has {self._spec.obs_shape}."
+            ) from error
 
     def _flattened(self, obs: Any) -> tuple[Array, bool]:
         try:

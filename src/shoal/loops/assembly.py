@@ -92,8 +92,9 @@ def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
         try:
             torch.empty(1, device=device).cpu()
         except (RuntimeError, NotImplementedError, AssertionError) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(f"learner.device = {wanted!r} cannot be used: {reason}. Use auto or cpu.") from error
+            raise ConfigError(
+                f"learner.device = {wanted!r} cannot be used: this PyTorch finds no such device here. Use auto or cpu."
+            ) from error
     return device
 
 

@@ -50,8 +50,8 @@ def bound_note(lengths: Iterable[int], bound: int | None) -> str | None:
         return None
     episodes = "1 episode was" if reached == 1 else f"{reached} episodes were"
     return (
-        f"{episodes} cut at evaluation.max_episode_steps = {bound} and count with the return until then: "
-        "the environment has no time limit of its own, or a longer one."
+        f"{episodes} cut at evaluation.max_episode_steps = {bound}, with the return until then: the environment has no "
+        "time limit of its own, or a longer one. Set it in the run's config.yaml to cut earlier or later."
     )
 
 

@@ -155,8 +155,8 @@ class LearnerLoop:
         return save_checkpoint(self._checkpoints, saved, keep=self._settings.keep_checkpoints)
 
     def restore(self, state: CheckpointState) -> None:
-        """Goes on from a checkpoint; with newer weights if the board has them and they are all that is learned. A
-        policy without the critics that it was learned from is not gone on with: all goes back, actors too.
+        """Goes on from a checkpoint; with newer weights if the board has them and they are all that is learned. A newer
+        policy is not joined to the checkpoint's critics: everything goes back together, and the actors follow.
         """
         self._notes = state.skipped
         self._learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
@@ -169,7 +169,14 @@ class LearnerLoop:
             self._notes += (f"The learner goes back to its checkpoint of update {state.updates}.",)
 
     def adopt_board(self, problem: str | None = None) -> None:
-        """Goes on with the newest published weights: all there is when no checkpoint was saved, or none can be read."""
+        """Goes on with the newest published weights: all there is when no checkpoint was saved, or none can be read.
+        Where they are only a part of what was learned, the learner begins again, and the actors follow.
+        """
+        if self._board.version > 1 and not self._learner.published_whole:
+            self._weights.publish(self._board)
+            why = problem or "No checkpoint had been saved."
+            self._notes = (f"{why} The learner begins again: its critics are lost, and the policy is not kept alone.",)
+            return
         self._notes = (f"{problem} Going on with the newest published weights.",) if problem else ()
         self._weights.load(self._board)
         self._learner.weights_replaced()

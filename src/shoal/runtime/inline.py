@@ -6,7 +6,6 @@ runtime.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 
 from shoal.errors import ShoalError
@@ -47,18 +46,21 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
         if outcome == "finished" and supervisor.final_evaluation_due:
             ledger[Entry.STOP] = WIND_DOWN
             learner.end()
-            supervisor.doing = "judging the final weights"
             supervisor.show()
+            supervisor.note("judging the final weights")
             report = evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds, final=True)
-            supervisor.doing = ""
             supervisor.evaluation(report)
             outcome = supervisor.outcome() or outcome
         supervisor.record()
     finally:
+        failing = sys.exception() is not None
         for actor in actors:
             actor.end()
-        with contextlib.suppress(*[ShoalError] * (sys.exception() is not None)):  # ruined weights are not saved
+        try:
             learner.end()
+        except ShoalError:  # ruined weights are not saved; what ruined them is the error to show
+            if not failing:
+                raise
         learner.close()
         evaluator.end()
     return outcome

@@ -21,6 +21,8 @@ from rich.text import Text
 _REFRESH_S = 0.25
 _BAR_CELLS = 24
 _UNKNOWN = "-"
+_NUMBER = re.compile(r"-?0x[0-9a-fA-F]+|(?<![:\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""Not the number of a line in a file, which follows a colon."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,9 @@ class Progress:
 
     def recurring_note(self, text: str) -> None:
         """Prints a line once and from then on counts it: at 10, 100, … times, and at the end. Lines that differ in
-        numbers only, other than those of lines in a file, are the same.
+        numbers and addresses only, other than those of lines in a file, are the same.
         """
-        kind = re.sub(r"(?<![:\d])\d+", "#", text)
+        kind = _NUMBER.sub("#", text)
         count = self._recurring.get(kind, (0, ""))[0] + 1
         self._recurring[kind] = count, text
         if count == 1:

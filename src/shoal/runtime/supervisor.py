@@ -50,6 +50,7 @@ class Supervisor:
         """
         self.settings, self.ledger = settings, ledger
         self.doing = ""
+        self._trained_until: float | None = None
         """What takes long just now, if that is not training; shown."""
         self.restarts = 0
         self.ray_calls = 0
@@ -251,6 +252,8 @@ class Supervisor:
 
     def show(self) -> None:
         """Refreshes the live view."""
+        if self.ledger.stop and self._trained_until is None:  # judging the final weights is no training: speeds stay
+            self._trained_until = time.monotonic()
         steps_per_second, updates_per_second = self._recent_rates()
         learner, evaluation = self._learner, self._evaluation
         self._progress.update(
@@ -279,7 +282,7 @@ class Supervisor:
     def summary(self, status: Outcome, error: str | None = None) -> Summary:
         """What came out of the run."""
         began = self._first_step or self._began
-        seconds = max(1e-9, time.monotonic() - began)
+        seconds = max(1e-9, (self._trained_until or time.monotonic()) - began)
         evaluation = self._evaluation
         return Summary(
             status=status,
@@ -313,7 +316,7 @@ class Supervisor:
 
     def _recent_rates(self) -> tuple[float, float]:
         then, steps, updates = self._rates[0]
-        seconds = max(1e-9, time.monotonic() - then)
+        seconds = max(1e-9, (self._trained_until or time.monotonic()) - then)
         return (self.ledger.env_steps - steps) / seconds, (self.ledger.updates - updates) / seconds
 
 

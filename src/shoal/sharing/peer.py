@@ -15,13 +15,12 @@ import numpy as np
 
 from shoal.errors import CorruptShard, ReplayError, WrongSchema
 from shoal.replay import Schema, ShardReader
+from shoal.replay.counters import LARGEST_COUNT
 from shoal.replay.shard import Header, read_info
 from shoal.sharing.description import one_line
 from shoal.sharing.entry import UNREADABLE
 
 READ = ("obs", "action", "reward", "terminated", "truncated", "boundary")
-LARGEST = 1 << 62
-"""No shard has so many rows: sums of such numbers do not fit 64 bits."""
 
 
 def open_peer(paths: Sequence[Path], schema: Schema | None = None, taken: Collection[Path] = ()) -> list[ShardReader]:
@@ -77,6 +76,6 @@ def find_fault(shard: ShardReader) -> str:
             return f"its {name}.bin was cut to {file.size()} of {nbytes} bytes"
     # A writer may be at work: claim moves first and is looked at on both sides of head.
     before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
-    if not 0 <= head <= claim < LARGEST or before > head + shard.rows:
+    if not 0 <= head <= claim <= LARGEST_COUNT or before > head + shard.rows:
         return f"its header is damaged (head {head}, claim {claim}, {shard.rows} rows)"
     return ""
