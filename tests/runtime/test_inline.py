@@ -126,9 +126,9 @@ def test_judging_the_final_weights_does_not_count_as_slow_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = evaluator.play
-    monkeypatch.setattr(evaluator, "play", lambda *given: (time.sleep(3.0), play(*given))[1])
+    monkeypatch.setattr(evaluator, "play", lambda *given: (time.sleep(4.0), play(*given))[1])
     _, summary = run(tmp_path, corridor(stop={"steps": 400}, evaluation={"every_steps": 10_000}))
-    assert summary.steps_per_second > 1.5 * summary.env_steps / summary.wall_seconds
+    assert summary.env_steps / summary.steps_per_second < 4.0, "seconds of training"
 
 
 def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:
