@@ -55,7 +55,23 @@ def test_ends_the_noted_and_the_marked_and_nothing_else(tmp_path: Path) -> None:
         earlier.kill()
 
 
+def test_the_next_run_of_the_same_driver_is_left_alone(tmp_path: Path) -> None:
+    first, sleep = tmp_path / "first", [sys.executable, "-c", "import time; time.sleep(300)"]
+    first.mkdir()
+    with pytest.raises(RuntimeError, match="the run fails"), watchdog.watched(os.getpid(), first):
+        left = subprocess.Popen(sleep, start_new_session=True)
+        raise RuntimeError("the run fails")
+    # The first run's watchdog has not looked around even once: it is still starting.
+    with watchdog.watched(os.getpid(), tmp_path / "second"), subprocess.Popen(sleep) as following:
+        try:
+            assert left.wait(60) == -9
+            assert wait_until(lambda: not first.exists(), 60)  # the last that the watchdog does
+            assert following.poll() is None
+        finally:
+            following.kill()
+
+
 def test_the_mark_is_gone_after_the_run(tmp_path: Path) -> None:
     with watchdog.watched(os.getpid(), tmp_path / "ray"):
-        assert os.environ[watchdog.MARK] == str(os.getpid())
+        assert os.environ[watchdog.MARK] == f"{os.getpid()}-ray"
     assert watchdog.MARK not in os.environ
