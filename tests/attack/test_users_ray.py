@@ -62,7 +62,8 @@ ray.get(counter.add.remote())
 before = state()
 raylet = next(p for p in psutil.Process().children() if p.name() == "raylet")
 said = {
-    "here": train().summary.status,
+    "here": train(address=ray.get_runtime_context().gcs_address).summary.status,
+    "elsewhere": refusal(address="127.0.0.1:1"),
     "too few": refusal(actors=5),
     "failed": refusal("tests.fakes:TestCorridor-v0", **{"env.kwargs": {"fail_at": 40}, "actor.on_env_error": "stop"}),
     "in an actor": shoal.load(ray.get(Trial.remote().train.remote())).summary.status,
@@ -85,6 +86,8 @@ def test_the_users_ray_is_joined_and_left_as_it_was(tmp_path: Path) -> None:
     assert program.returncode == 0, program.stderr
     said = json.loads(program.stdout.splitlines()[-1])
     assert said["here"] == said["in an actor"] == "finished"
+    assert "'127.0.0.1:1', but this process is connected to the Ray at" in said["elsewhere"]
+    assert "Leave address out" in said["elsewhere"]
     assert "7 roles need 7 CPUs" in said["too few"] and "has 6 CPUs" in said["too few"]
     assert "the simulator crashed" in said["failed"]
     assert said["same"] is True and said["count"] == 2 and said["free"] == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import secrets
 import socket
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.exceptions import RayError
 
 from shoal.errors import PlacementError, ShoalError
@@ -31,7 +32,9 @@ OBJECT_STORE_BYTES = 100 * 2**20
 """Data does not go through it."""
 LOOK_SECONDS = 1.0
 RETURN_SECONDS = 5.0
-"""A cluster's head may be started again by whoever runs the cluster; a Ray of our own is started by nobody else."""
+"""A cluster's head may be started again by whoever runs the cluster; a Ray of our own is started by nobody else. It is
+also how long a service may be out of reach for reasons other than its death.
+"""
 SHUTDOWN_SECONDS = 30.0
 LONGEST_BASE = 20
 """Bytes of a folder in which Ray's session can be: a socket's path has 103 at most, Ray and we add up to 81."""
@@ -45,36 +48,39 @@ class Cluster:
     is asked: does anyone listen where the service did?
     """
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, node: dict[str, Any], gcs_address: str, own: bool) -> None:
         """Args:
+        node: this node, as Ray describes it.
+        gcs_address: host and port of gcs_server.
         own: whether this run started it.
         """
-        here = ray.get_runtime_context().get_node_id()
-        self.node = next(node for node in ray.nodes() if node["NodeID"] == here)
-        """This node, as Ray describes it."""
+        self.node = node
         self.lost: str | None = None
         """The service that died, once that is known."""
-        gcs_host, _, gcs_port = ray.get_runtime_context().gcs_address.rpartition(":")
+        gcs_host, _, gcs_port = gcs_address.rpartition(":")
         self._services = {
-            "raylet": (self.node["NodeManagerAddress"], self.node["NodeManagerPort"]),
+            "raylet": (node["NodeManagerAddress"], node["NodeManagerPort"]),
             "gcs_server": (gcs_host.strip("[]"), int(gcs_port)),
         }
-        self._patience = 0.0 if own else RETURN_SECONDS
-        self._looked = self._answered = time.monotonic()
+        self._own = own
+        self._looked, self._silent_since = time.monotonic(), math.inf
 
     def died(self, *, now: bool = False) -> str | None:
         """The name of a service that has died, or None. Looks once per second.
 
         Args:
-            now: look at once, and do not wait for a service to come back.
+            now: look at once, and do not wait for a service that has gone to come back.
         """
         time_now = time.monotonic()
         if now or time_now - self._looked >= LOOK_SECONDS:
             self._looked = time_now
-            silent = [name for name, address in self._services.items() if not _listens(address)]
-            if not silent:
-                self._answered = time_now
-            elif now or time_now - self._answered >= self._patience:
+            signs = {name: _listens(address) for name, address in self._services.items()}
+            silent = [name for name, listens in signs.items() if not listens]
+            gone = [name for name in silent if signs[name] is False]
+            self._silent_since = min(self._silent_since, time_now) if silent else math.inf
+            if gone and (now or self._own):
+                self.lost = gone[0]
+            elif time_now - self._silent_since >= RETURN_SECONDS:
                 self.lost = silent[0]
         return self.lost
 
@@ -85,13 +91,14 @@ def cluster(supervisor: Supervisor) -> Iterator[Cluster]:
     what it began.
     """
     if ray.is_initialized():
-        yield Cluster(own=False)
+        _require_connection_to(supervisor.settings.address)
+        yield _connected(own=False)
         return
     if supervisor.settings.address:
         _connect(supervisor.settings.address)
         found = None
         try:
-            found = Cluster(own=False)
+            found = _connected(own=False)
             yield found
         finally:
             _shutdown(found)
@@ -102,12 +109,19 @@ def cluster(supervisor: Supervisor) -> Iterator[Cluster]:
             found = None
             try:
                 _start(supervisor, folder)
-                found = Cluster(own=True)
+                found = _connected(own=True)
                 yield found
             finally:
                 _shutdown(found)
     finally:
         remove_folder(folder)
+
+
+def _connected(own: bool) -> Cluster:
+    """The one this process is connected to."""
+    context = ray.get_runtime_context()
+    node = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    return Cluster(node, context.gcs_address, own)
 
 
 def _start(supervisor: Supervisor, folder: Path) -> None:
@@ -143,6 +157,20 @@ def _connect(address: str) -> None:
             f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
             "Leave --address out to train on this machine alone."
         ) from error
+
+
+def _require_connection_to(address: str | None) -> None:
+    """A process has one Ray at a time."""
+    connected = ray.get_runtime_context().gcs_address
+    if address in (None, "auto", connected):
+        return
+    with suppress(ValueError):  # no address at all
+        if services.canonicalize_bootstrap_address(address) == connected:  # `localhost` for this machine's outer one
+            return
+    raise PlacementError(
+        f"address = {address!r}, but this process is connected to the Ray at {connected!r} already. Leave address out "
+        "to train there, or call `ray.shutdown()` first."
+    )
 
 
 def _shutdown(found: Cluster | None) -> None:
@@ -197,9 +225,12 @@ def _read_token_variables() -> None:
     core.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _listens(address: tuple[str, int]) -> bool:
+def _listens(address: tuple[str, int]) -> bool | None:
+    """Whether anyone listens there; None if this machine cannot tell now: it lacks ports or memory, or is too busy."""
     try:
         socket.create_connection(address, timeout=1.0).close()
+    except ConnectionRefusedError:
+        return False
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)  # that is our own lack of file handles, and proves nothing
+        return error.errno in (errno.EMFILE, errno.ENFILE) or None  # our own lack of file handles may last
     return True
