@@ -211,9 +211,12 @@ def test_evaluator_keeps_the_best(tmp_path: Path) -> None:
     evaluator = assembly.build_evaluator(settings, places)
     report = evaluator.run(7)
     assert report is not None and len(report.returns) == 7 and report.best
+    steps = ledger[Entry.EVALUATED]
+    assert steps >= max(report.lengths)
     assert load_best(places.checkpoints).info["eval_return"] == pytest.approx(np.mean(report.returns))
     again = assembly.build_evaluator(settings, places).run(7)
     assert again is not None and not again.best  # the same weights are no better
+    assert ledger[Entry.EVALUATED] > steps  # also from an evaluator that was started again
     ledger[Entry.STOP] = HALT
     assert evaluator.run(7) is None
     ledger[Entry.STOP] = RUN

@@ -38,6 +38,8 @@ class Entry(IntEnum):
     """How often the run was resumed: part of every seed (driver)."""
     LEARNERS = 11
     """Learners started before (learner)."""
+    EVALUATED = 12
+    """Vector steps of evaluation, ever: a sign of life (evaluator)."""
 
 
 RUN, HALT, WIND_DOWN = 0, 1, 2

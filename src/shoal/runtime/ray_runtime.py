@@ -51,7 +51,9 @@ class _Seat:
     built: bool = False
     """Whether its process is up and holds the role."""
     due: float = math.inf
-    """When its work should be done; long after that it hangs."""
+    """When its work should be done, or the evaluator's next step; long after that it hangs."""
+    silent: bool = False
+    """Whether it hangs, as far as one can see."""
 
     @property
     def name(self) -> str:
@@ -88,6 +90,7 @@ class _Fleet:
             self._seats.append(server)
             devices.append((server, inference_device(self._settings, spec)))
         self._processes: dict[str, psutil.Process] = {}
+        self._evaluated = self._ledger[Entry.EVALUATED]
         self._pid_words = pid_words(places, self._settings)
         self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
@@ -169,7 +172,8 @@ class _Fleet:
         else:
             bounds = {"seconds": self._supervisor.report_seconds_of(seat.role)}
         seat.work = seat.host.run.remote(**bounds)
-        seat.due = time.monotonic() + bounds.get("seconds", math.inf)
+        seat.due = time.monotonic() + (0.0 if seat.role == "evaluator" else bounds["seconds"])
+        seat.silent = False
         self._supervisor.ray_calls += 1
 
     def _evaluate(self) -> None:
@@ -220,9 +224,12 @@ class _Fleet:
 
     def _note_silence(self) -> None:
         """An environment may hang, and its actor with it: that looks like a slow one, but the user should know."""
+        if (evaluated := self._ledger[Entry.EVALUATED]) != self._evaluated:
+            self._evaluated = evaluated
+            self._evaluator.due, self._evaluator.silent = time.monotonic(), False
         for seat in self._seats:
-            if seat.work is not None and time.monotonic() > seat.due + SILENCE_SECONDS:
-                seat.due = math.inf
+            if seat.work is not None and not seat.silent and time.monotonic() > seat.due + SILENCE_SECONDS:
+                seat.silent = True
                 late = f"has not answered for {SILENCE_SECONDS:.0f} s: does its environment hang?"
                 process = self._processes.get(seat.name) if seat.built else None
                 where = "its process is starting" if process is None else f"process {process.pid}"
@@ -233,14 +240,14 @@ class _Fleet:
         self._ledger[Entry.STOP] = WIND_DOWN
         self._drain(FINISH_SECONDS)
         self._supervisor.doing = "judging the final weights"
-        deadline, begun = time.monotonic() + self._supervisor.evaluation_seconds + SILENCE_SECONDS, False
+        begun = False
         while not self._ledger.halt:
             if self._evaluator.work is None:
                 if begun or not self._supervisor.final_evaluation_due:
                     break
                 begun = True
                 self._evaluate()
-            if time.monotonic() > deadline:
+            if self._evaluator.silent:
                 self._supervisor.note("the final weights are not judged: the evaluator does not answer")
                 break
             self._collect(POLL_SECONDS)
