@@ -134,4 +134,4 @@ BOARD: list[tuple[str, Damage]] = [
     ("weights.words", words(w0=2**40, w1=7)),
     ("weights.words", words(w0=3, w1=7)),
 ]
-DOCUMENT: list[Damage] = [empty, cut, scramble, as_folder, not_utf8, nested, another_kind]
+DOCUMENT: list[Damage] = [empty, cut, scramble, as_folder, as_pipe, not_utf8, nested, another_kind]

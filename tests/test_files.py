@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.damages import Damage, as_folder, as_pipe, cut, empty, name_of, nested
 
 from shoal.errors import UnsafePath
-from shoal.files import atomic_write, is_own_folder, make_private, open_file, refuse_link
+from shoal.files import atomic_write, is_own_folder, make_private, open_file, read_json, read_object, refuse_link
 
 
 @pytest.mark.parametrize("mode", ["r", "r+b", "a", "w", "x+b"])
@@ -27,6 +28,33 @@ def test_pipes_are_refused_at_once(tmp_path: Path, mode: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnsafePath, match="pipe is not an ordinary file"):
         open_file(tmp_path / "pipe", mode)
+
+
+def test_documents_spell_paths_as_this_process_does(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b'{"path": "/caf\xe9"}')
+    assert read_json(tmp_path / "file") == {"path": os.fsdecode(b"/caf\xe9")} == read_object(tmp_path / "file")
+    (tmp_path / "list").write_text("[1]")
+    assert read_json(tmp_path / "list") == [1] and read_object(tmp_path / "list") == {}
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none")
+    assert read_object(tmp_path / "none") == {}
+
+
+def _grown(path: Path) -> None:
+    os.truncate(path, 2**40)  # a hole: it takes no space
+
+
+def _linked(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_name("elsewhere")))
+
+
+@pytest.mark.parametrize("damage", [empty, cut, nested, as_folder, as_pipe, _grown, _linked], ids=name_of)
+def test_documents_that_are_none(tmp_path: Path, damage: Damage) -> None:
+    (tmp_path / "file").write_text('{"a": 1}')
+    damage(tmp_path / "file")
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "file")
+    assert read_object(tmp_path / "file") == {}
 
 
 def test_ordinary_files_are_as_ever(tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ _REMEDIES = {
     errno.EACCES: "Change its permissions, or choose another folder.",
     errno.EPERM: "Change its permissions, or choose another folder.",
     errno.ENAMETOOLONG: "Choose a folder with a shorter path.",
+    errno.EEXIST: "Move it away, then try again.",
+    errno.EISDIR: "Move it away, then try again.",
+    errno.ENOTDIR: "Move it away, then try again.",
     errno.EMFILE: "Allow more files with `ulimit -n 4096` and try again in the same shell.",
 }
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from pathlib import Path
 from typing import IO, Any
 
 from shoal.errors import UnsafePath
+
+_LARGEST_DOCUMENT = 2**24
+"""Bytes: far more than any document of a run has, and nothing to fill the memory with."""
 
 
 def open_file(path: Path, mode: str, buffering: int = -1, encoding: str | None = None) -> IO[Any]:
@@ -28,6 +32,27 @@ def read_file(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise UnsafePath(f"{path} is larger than {most} bytes.")
     return data
+
+
+def read_json(path: Path) -> Any:
+    """A JSON document, with paths as this process spells them.
+
+    Raises:
+        OSError: it cannot be read; FileNotFoundError when there is none.
+        ValueError: it is no JSON, too large, or not an ordinary file.
+    """
+    try:
+        return json.loads(os.fsdecode(read_file(path, _LARGEST_DOCUMENT)))
+    except (RecursionError, UnsafePath) as error:
+        raise ValueError(str(error)) from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty when there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        content = read_json(path)
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def _open_real(path: str, flags: int) -> int:

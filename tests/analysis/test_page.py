@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_a_page_of_its_own(tmp_path: Path) -> None:
         assert text in page
     data = json.loads(report.data.read_text())
     assert data["command"] == "shoal compare 'a<b'" and data["warnings"] and data["verdicts"]
+
+
+def test_paths_that_are_only_bytes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / os.fsdecode(b"caf\xe9") / "run", [0, 1])
+    comparison = compare(read_groups([run.parent]), resamples=100)
+    report = write_report(comparison, tmp_path / "report", command=f"shoal compare {run.parent}")
+    links = _Links()
+    links.feed(report.page.read_text(encoding="utf-8"))
+    assert links.found["href"] == ["../caf%E9/run/"]
+    assert json.loads(report.data.read_text())["command"] == f"shoal compare {run.parent}"
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

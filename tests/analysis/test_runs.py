@@ -11,7 +11,7 @@ import pytest
 from tests.analysis.fakes import EVAL, write_group, write_run
 
 from shoal.analysis.runs import Group, read_group, read_groups, read_rows
-from shoal.errors import ConfigError, UnknownName
+from shoal.errors import ConfigError, UnknownName, UnsafePath
 
 
 def test_a_run(tmp_path: Path) -> None:
@@ -117,6 +117,19 @@ def test_what_is_no_group(tmp_path: Path) -> None:
         read_group(tmp_path / "share_local" / "run" / "run.json")
     with pytest.raises(ConfigError, match="given twice"):
         read_groups([tmp_path / "share_local", tmp_path / "empty" / ".." / "share_local"])
+
+
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", [1.0])
+    for name in ("run.json", "summary.json", "config.yaml"):
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+    (found,) = read_group(run).runs
+    assert (found.seed, found.status, found.env) == (None, None, None)
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(UnsafePath, match=r"metrics\.jsonl is not an ordinary file"):
+        read_group(run)
 
 
 def test_a_seed_that_is_no_number(tmp_path: Path) -> None:

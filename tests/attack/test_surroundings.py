@@ -147,8 +147,51 @@ def test_a_run_whose_folder_is_deleted_says_so(start: Start, tmp_path: Path) -> 
     shutil.rmtree(run)
     assert command.end() == 1
     said = command.output.splitlines()[-1]
-    assert said.startswith("Error: The run's folder ") and "was deleted" in said and "Train again" in said
+    assert said.startswith("Error: The run's folder ") and "was deleted or moved while it ran" in said
     assert not run.exists()
+
+
+def test_a_run_whose_folder_is_moved_goes_on_elsewhere(start: Start, tmp_path: Path) -> None:
+    memory = {"SHOAL_SHARED_MEMORY": str(tmp_path / "memory")}
+    (tmp_path / "memory").mkdir()
+    command = start(*TRAIN, "--steps=100_000_000", "learner.checkpoint_seconds=0.5", env=memory)
+    command.wait_for(lambda: [*tmp_path.glob("runs/*/checkpoints/step*")], "checkpoint")
+    (run,) = tmp_path.glob("runs/CartPole*")
+    run.rename(tmp_path / "moved")
+    assert command.end() == 1
+    said = command.output.splitlines()[-1]
+    assert "was deleted or moved while it ran. If it was moved: `shoal resume` its new place." in said
+    clean = start(sys.executable, "-m", "shoal", "clean", env=memory)  # does not know where the run is
+    assert clean.end() == 0 and "(its run's folder is gone or was moved)" in clean.output, clean.output
+    resume = start(sys.executable, "-m", "shoal", "resume", "moved", "--seconds=0.1", env=memory)
+    assert resume.end() == 0 and "collected steps in the replay" in resume.output, resume.output
+
+
+def test_a_path_that_is_not_utf8(start: Start, tmp_path: Path) -> None:
+    out = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    on_disk = {"SHOAL_SHARED_MEMORY": "/nonexistent"}
+    assert start(*TRAIN, "--steps=300", "replay.keep=true", f"--out={out}", env=on_disk).end() == 0
+    resume = start(sys.executable, "-m", "shoal", "resume", f"{out}/latest", "--steps=400", env=on_disk)
+    assert resume.end() == 0 and "collected steps in the replay" in resume.output, resume.output
+    assert "damaged" not in resume.output and "gone" not in resume.output, resume.output
+    compare = start(sys.executable, "-m", "shoal", "compare", out)
+    assert compare.end() == 0, compare.output
+
+
+def test_a_folder_or_a_file_in_the_way_has_a_remedy(start: Start, tmp_path: Path) -> None:
+    assert start(*TRAIN, "--steps=300").end() == 0
+    (run,) = tmp_path.glob("runs/CartPole*")
+    for name in ("checkpoints", "run.lock"):
+        if name == "checkpoints":
+            shutil.rmtree(run / name)
+            (run / name).touch()
+        else:
+            (run / name).unlink()
+            (run / name).mkdir()
+        resume = start(sys.executable, "-m", "shoal", "resume", str(run), "--steps=400")
+        assert resume.end() == 1
+        said = " ".join(resume.output.split())
+        assert f"/{name}: " in said and said.endswith("Move it away, then try again."), said
 
 
 def test_too_few_file_handles_are_refused_with_the_numbers(start: Start) -> None:

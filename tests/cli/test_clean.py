@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -53,12 +54,13 @@ def test_only_the_dead_go(run_shoal: Shoal, memory: Path, tmp_path: Path) -> Non
     with RunFolder(tmp_path / "runs" / "live").lock():
         result = run_shoal("clean")
     assert result.code == 0 and result.err == ""
-    assert _left(memory) == {"live", "killed", "failed", "interrupted", "kept"}
+    assert _left(memory) == {"live", "killed", "failed", "interrupted", "kept", "gone"}
     for line in result.out.splitlines()[:7]:
         name = line.split()[3]
-        expected = {"live": "live", "solved": "dead", "gone": "dead", "kept": "kept"}.get(Path(name).name, "resumable")
+        expected = {"live": "live", "solved": "dead", "gone": "gone", "kept": "kept"}.get(Path(name).name, "resumable")
         assert line.split()[2] == expected
-    assert "Freed 2" in result.out and "4 that can still be of use stay" in result.out
+    assert "(its run's folder is gone or was moved)" in result.out
+    assert "Freed 12.0 KiB" in result.out and "5 that can still be of use stay" in result.out
 
 
 def test_all_leaves_the_live(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_all_leaves_the_live(run_shoal: Shoal, memory: Path, tmp_path: Path) -> 
 def test_dry_run_removes_nothing(run_shoal: Shoal, memory: Path) -> None:
     before = _left(memory)
     result = run_shoal("clean", "--dry-run")
-    assert result.code == 0 and "Would free 2" in result.out and _left(memory) == before
+    assert result.code == 0 and "Would free 12.0 KiB" in result.out and _left(memory) == before
 
 
 @pytest.mark.parametrize(("answer", "gone"), [(True, True), (False, False)])
@@ -83,9 +85,9 @@ def test_a_terminal_is_asked(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda text, default: questions.append(text) or answer)
     run_shoal("clean")
-    assert len(questions) == 1 and "Also remove 5 replays" in questions[0]
-    assert ("failed" not in _left(memory)) is gone
-    assert "gone" not in _left(memory)
+    assert len(questions) == 1 and "Also remove 6 replays" in questions[0]
+    assert ("failed" not in _left(memory)) is gone is ("gone" not in _left(memory))
+    assert "solved" not in _left(memory)
 
 
 def test_a_run_that_starts_meanwhile_keeps_its_replay(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
@@ -119,15 +121,16 @@ def test_a_live_run_that_was_renamed_keeps_its_replay(run_shoal: Shoal, memory: 
 
 
 def test_a_run_that_was_moved_can_still_be_resumed(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
-    for name in ("failed", "killed"):
+    for name in ("failed", "killed"):  # "killed" is of an earlier version: without a mark
         run = (tmp_path / "runs" / name).rename(tmp_path / "runs" / f"{name}-moved")
         mark = {"mark": "of the failed"} if name == "failed" else {}
         (run / "replay.json").write_text(json.dumps({"path": str(memory / name), **mark}))
         (memory / name / "owner.json").write_text(json.dumps({"run": str(run.with_name(name)), **mark}))
     out = run_shoal("clean", "--runs", tmp_path / "runs").out
     assert "failed-moved" in next(line for line in out.splitlines() if str(memory / "failed") in line)
-    assert "failed" in _left(memory)
-    assert "killed" not in _left(memory)  # without a mark it cannot be told from a copy
+    (line,) = (line for line in out.splitlines() if str(memory / "killed") in line)
+    assert "gone or was moved" in line  # it cannot be told from a copy's
+    assert {"failed", "killed"} <= _left(memory)
 
 
 def test_nothing_is_written_where_a_replay_says_its_run_is(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
@@ -156,6 +159,44 @@ def test_replays_on_disk(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None
     run_shoal("clean", "--runs", tmp_path / "runs", "--all", "--yes")
     assert not (disk / "solved").exists()
     assert foreign.is_dir()  # no run has signed it
+
+
+def test_a_replay_that_a_copied_run_brought_along(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    original, copy = runs / "failed", runs / "copy"
+    _replay(original / "replay_on_disk" / "failed", original)
+    (original / "replay.json").write_text(json.dumps({"path": str(original / "replay_on_disk" / "failed")}))
+    shutil.copytree(original, copy)
+    brought = copy / "replay_on_disk" / "failed"
+    run_shoal("clean", "--runs", runs)
+    assert brought.is_dir()  # should the original go, the copy can be resumed with it
+
+    _replay(copy / "replay_on_disk" / "copy", copy)
+    (copy / "replay.json").write_text(json.dumps({"path": str(copy / "replay_on_disk" / "copy")}))
+    with RunFolder(copy).lock():
+        run_shoal("clean", "--runs", runs)
+        assert brought.is_dir()
+    (tmp_path / "spelt").symlink_to(runs)
+    out = run_shoal("clean", "--runs", tmp_path / "spelt").out
+    assert not brought.exists() and "dead" in next(line for line in out.splitlines() if str(brought) in line)
+    assert (original / "replay_on_disk" / "failed").is_dir() and (copy / "replay_on_disk" / "copy").is_dir()
+
+
+def test_nothing_behind_a_link_is_cleaned(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious" / "inside").mkdir(parents=True)
+    for run in ("solved", "failed"):
+        (tmp_path / "runs" / run / "replay_on_disk").symlink_to(tmp_path / "precious")
+    run_shoal("clean", "--runs", tmp_path / "runs", "--all", "--yes")
+    assert (tmp_path / "precious" / "inside").is_dir()
+
+
+def test_pipes_are_not_waited_for(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
+    for run in ("solved", "kept"):
+        (tmp_path / "runs" / run / "config.yaml").unlink()
+        os.mkfifo(tmp_path / "runs" / run / "config.yaml")
+    (tmp_path / "runs" / "solved" / "summary.json").unlink()
+    os.mkfifo(tmp_path / "runs" / "solved" / "summary.json")
+    assert run_shoal("clean", "--dry-run").code == 0
 
 
 def test_nothing_held(run_shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ from shoal.config import (
     scenario_names,
     scenarios_for,
     settings_for,
+    write_config,
 )
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
+from shoal.runtime.run_folder import CONFIG_END, RunFolder
 
 ENV, ALGO = "CartPole-v1", "apex-dqn"
 
@@ -353,9 +355,29 @@ def test_named_algorithm_or_scenario() -> None:
 def test_load_config_reads_a_run_folder(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("env: CartPole-v1\nseed: 9\n")
     assert load_config(tmp_path).seed == 9
+    (tmp_path / "run.json").write_text("{}")  # of an earlier version
     (tmp_path / "config.yaml").write_text("env: CartPole-v1\nseed: 9\nactors: 2  # Actor proc")
-    with pytest.raises(ConfigError, match=r"config\.yaml ends in the middle of a line.*Restore it"):
+    with pytest.raises(ConfigError, match=r"config\.yaml was cut short. Restore it.* add at its end a line break"):
         load_config(tmp_path)
+    (tmp_path / "config.yaml").write_text("env: CartPole-v1\nseed: 9\n")
+    assert load_config(tmp_path).seed == 9
+
+
+def test_settings_cut_at_a_line_break_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    write_config(tmp_path, settings_for("CartPole-v1", "apex-dqn", {"replay.capacity": 50_000}))
+    RunFolder(tmp_path).write_run_json(seed=1, command=[], config_end=CONFIG_END)
+    lines = file.read_text().splitlines(keepends=True)
+    assert load_config(tmp_path).replay.capacity == 50_000 == load_target(str(file)).replay.capacity
+    for length in (12, len(lines) - 1):
+        file.write_text("".join(lines[:length]))
+        for read in (lambda: load_config(tmp_path), lambda: load_target(str(file))):
+            with pytest.raises(ConfigError, match=r"was cut short. Restore it .* at its end this line: # end of conf"):
+                read()
+    file.write_text(f"env: CartPole-v1\n{CONFIG_END}")  # the user says that it is complete
+    assert load_config(tmp_path).env.id == "CartPole-v1"
+    (tmp_path / "mine.yaml").write_text("env: CartPole-v1")  # nobody asks that of a scenario
+    assert load_scenario(tmp_path / "mine.yaml").env.id == "CartPole-v1"
 
 
 def test_a_scenario_of_stable_baselines3_is_sent_to_share() -> None:

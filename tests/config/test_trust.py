@@ -91,11 +91,24 @@ def test_the_settings_of_a_run_as_a_scenario(tmp_path: Path) -> None:
     """`shoal train RUN/config.yaml` takes a run folder's word too. Elsewhere the same file is the user's scenario."""
     write_config(tmp_path, _settings("not_there:Env-v0"))
     scenario = str(tmp_path / "config.yaml")
-    assert load_target(scenario).env.id == "not_there:Env-v0"
     (tmp_path / "run.json").write_text("{}")
     assert load_target(scenario).env.id == "not_there:Env-v0"  # one's own run
     (tmp_path / "config.signature").unlink()
-    with pytest.raises(ConfigError, match="does not carry your signature"):
+    with pytest.raises(ConfigError, match=r"your signature.* add --trust .* Or read the file and copy it elsewhere"):
         load_target(scenario)
+    with pytest.raises(ConfigError, match=r"code\. Read the file and copy it elsewhere under another name"):
+        load_target(scenario, consent="")
     assert load_target(scenario, trust=True).env.id == "not_there:Env-v0"
     assert load_target(scenario, ["env.id=CartPole-v1"]).env.id == "CartPole-v1"
+
+
+@pytest.mark.parametrize("left", ["checkpoints", "metrics.jsonl", "summary.json", "config.signature", "run.json", ""])
+def test_what_a_folder_lacks_does_not_make_it_a_scenario(tmp_path: Path, left: str) -> None:
+    """Whoever made the folder decides what is in it. Only a file of another name, with nothing of a run, is none."""
+    file = tmp_path / ("renamed.yaml" if left else "config.yaml")
+    file.write_text("env: not_there:Env-v0\n")
+    if left:
+        assert load_target(str(file)).env.id == "not_there:Env-v0"
+        (tmp_path / left).symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="does not carry your signature"):
+        load_target(str(file))

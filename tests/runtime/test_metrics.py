@@ -130,9 +130,11 @@ def test_no_metrics_are_none_and_a_folder_is_refused(tmp_path: Path) -> None:
     assert read_metrics(path) == []
     path.write_text("")
     assert read_metrics(path) == []
-    with pytest.raises(ConfigError, match="Cannot read"):
+    with pytest.raises(UnsafePath, match="is not an ordinary file"):
         read_metrics(tmp_path)
-    assert "Is a directory; it is set aside as aside" in keep_whole_lines(_folder(tmp_path / "x"), _set_aside)
+    assert "it is not an ordinary file; it is set aside as aside" in keep_whole_lines(
+        _folder(tmp_path / "x"), _set_aside
+    )
 
 
 def _folder(path: Path) -> Path:

@@ -111,9 +111,12 @@ def test_a_damaged_pointer_is_no_replay(run: RunFolder, content: str) -> None:
 
 
 def test_folders_that_nobody_signed_are_not_touched(run: RunFolder) -> None:
-    for content in ("", "{}", '{"run": ""}', '{"run": 3}'):
+    for content in ('{"run": ""}', '{"run": 3}', '{"run": "/x", "mark": "another"}'):
         (_replay(run) / "owner.json").write_text(content)
-        assert "has not signed it" in _why(run)
+        assert "this run has not signed it" in _why(run)
+    for content in (b"", b"{", b"[]", b"\xff\x00"):
+        (_replay(run) / "owner.json").write_bytes(content)
+        assert "its owner.json is damaged" in _why(run)
 
 
 def test_what_holds_the_run_is_no_replay(run: RunFolder) -> None:
@@ -129,7 +132,7 @@ def test_pipes_in_place_of_documents_are_not_waited_for(run: RunFolder) -> None:
     replay = _replay(run)
     (replay / "owner.json").unlink()
     os.mkfifo(replay / "owner.json")
-    assert "has not signed it" in _why(run)
+    assert "its owner.json is damaged" in _why(run)
     run.replay_json.unlink()
     os.mkfifo(run.replay_json)
     assert earlier_replay(run)[0] is None

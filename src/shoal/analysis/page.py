@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -54,7 +55,8 @@ def write_report(comparison: Comparison, folder: Path, command: str) -> Report:
         folder.mkdir(parents=True, exist_ok=True)
         report.picture.write_bytes(picture)
         report.data.write_text(data + "\n", encoding="utf-8")
-        report.page.write_text(_page(comparison, picture, command, folder.resolve()), encoding="utf-8")
+        page = _page(comparison, picture, command, folder.resolve())
+        report.page.write_bytes(page.encode("utf-8", "replace"))  # a path may have letters that are only bytes
     except OSError as error:
         raise ConfigError(f"Cannot write into {folder}: {error.strerror}. Choose another --out.") from error
     return report
@@ -93,7 +95,7 @@ def _table(table: Table, link: bool = False) -> str:
 
     def cell(text: str, last: bool) -> str:
         if link and last:
-            return f'<td class="path"><a href="{html.escape(quote(text))}/">{html.escape(text)}</a></td>'
+            return f'<td class="path"><a href="{html.escape(quote(os.fsencode(text)))}/">{html.escape(text)}</a></td>'
         return f"<td>{html.escape(text)}</td>"
 
     head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.analysis.curves import Readings, make_readings
-from shoal.errors import ConfigError, UnknownName
+from shoal.errors import ConfigError, UnknownName, UnsafePath
+from shoal.files import open_file, read_file, read_object
 
 METRICS = {"eval": "eval/mean_reward", "rollout": "rollout/ep_rew_mean"}
 """What `--metric` calls them, and what metrics.jsonl does."""
 _FILE = "metrics.jsonl"
+_LARGEST_CONFIG = 2**24  # bytes
 _FOREIGN = "share/foreign_fraction"
 _PEER = re.compile(r"share/(.+)/fraction")
 
@@ -154,7 +156,8 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     """All lines that are whole and have a step and a time, and how many were not: a killed run leaves a torn one."""
     rows, damaged = [], 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open_file(path, "rb") as file:
+            lines = file.read().split(b"\n")
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from error
     for line in lines:
@@ -189,9 +192,10 @@ def _document(path: Path) -> dict[str, Any]:
     import yaml
 
     content = None
-    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    if path.suffix != ".yaml":
+        return read_object(path)
+    with contextlib.suppress(OSError, ValueError, RecursionError, UnsafePath, yaml.YAMLError):
+        content = yaml.safe_load(read_file(path, _LARGEST_CONFIG).decode())
     return content if isinstance(content, dict) else {}
 
 

@@ -15,15 +15,18 @@ import typer
 
 from shoal.cli.output import relative
 from shoal.errors import RunInUse, ShoalError
+from shoal.files import is_own_folder, read_file, read_object
 
-State = Literal["live", "resumable", "kept", "dead"]
+State = Literal["live", "resumable", "kept", "gone", "dead"]
 
 _MEANING: dict[State, str] = {
     "live": "in use",
     "resumable": "its run can be resumed with it",
     "kept": "its run was told to keep it",
+    "gone": "its run's folder is gone or was moved",
     "dead": "nobody needs it",
 }
+_LARGEST_CONFIG = 2**24  # bytes
 _NEW_SECONDS = 60.0
 """A replay younger than this may belong to a run that has not yet signed it."""
 
@@ -48,8 +51,9 @@ def clean(
 ) -> None:
     """Free what the replays of ended runs hold.
 
-    Replays of runs that are gone or ended well are removed. Those of runs that can be resumed are removed with --all,
-    or when you say so; such a run can still be resumed, but with its weights only. Live runs are never touched.
+    Replays of runs that ended well are removed. Those of runs that can be resumed, or whose folder is gone or was
+    moved, are removed with --all, or when you say so; such a run can still be resumed, but with its weights only. Live
+    runs are never touched.
 
     \b
     Examples:
@@ -67,7 +71,7 @@ def clean(
         run = "(unknown run)" if held.run is None else relative(held.run)
         typer.echo(f"{gib(held.nbytes):>10}  {held.state:<9}  {run}  {held.path}  ({_MEANING[held.state]})")
     chosen = [held for held in found if held.state == "dead"]
-    wanted = [held for held in found if held.state in ("resumable", "kept")]
+    wanted = [held for held in found if held.state in ("resumable", "kept", "gone")]
     if not dry_run and wanted and _agreed(wanted, everything, yes):
         chosen += wanted
     if dry_run:
@@ -80,7 +84,7 @@ def clean(
 
 
 def find_held(runs: Path) -> Iterator[Held]:
-    """Every replay of this user on shared memory, and those on disk that belong to the runs of one folder."""
+    """Every replay of this user on shared memory, and those on disk that belong to, or lie in, the runs of a folder."""
     from shoal.replay.storage import replay_folders, sharing_folders
 
     pointed = dict(_pointed(runs))
@@ -90,14 +94,18 @@ def find_held(runs: Path) -> Iterator[Held]:
 
 def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
     """Replays that runs point at, and these runs. Only folders that the run has signed: a wrong pointer must not cost
-    anybody's files.
+    anybody's files. And replays inside a run's folder: a copied run has one that it does not point at.
     """
-    from shoal.runtime.replay_folder import own_replay
+    from shoal.runtime.replay_folder import ON_DISK, own_replay
     from shoal.runtime.run_folder import RunFolder
 
-    for pointer in sorted(runs.glob("*/replay.json")):
-        if not pointer.parent.is_symlink() and (path := own_replay(RunFolder(pointer.parent.resolve()))) is not None:
-            yield path, pointer.parent.resolve()
+    for run in (RunFolder(one.resolve()) for one in sorted(runs.glob("*/")) if not one.is_symlink()):
+        if (own := own_replay(run)) is not None:
+            yield own, run.path
+        inside = [] if (run.path / ON_DISK).is_symlink() else sorted((run.path / ON_DISK).glob("*"))
+        for path in filter(is_own_folder, inside):
+            if own is None or not path.samefile(own):
+                yield path, run.path
 
 
 def _held(path: Path, run: Path | None) -> Held:
@@ -126,10 +134,10 @@ def _registry_state(path: Path) -> State:
 
 
 def _state(path: Path, run: Path | None) -> State:
-    from shoal.runtime.replay_folder import in_use
+    from shoal.runtime.replay_folder import in_use, own_replay
     from shoal.runtime.run_folder import RunFolder
 
-    if in_use(path):
+    if in_use(path, run):
         return "live"
     if run is None:
         with contextlib.suppress(OSError):
@@ -137,11 +145,12 @@ def _state(path: Path, run: Path | None) -> State:
                 return "live"
         return "dead"
     if not run.is_dir():
+        return "gone"
+    folder = RunFolder(run)
+    own = own_replay(folder) if path.is_relative_to(run) else None
+    if own is not None and own.resolve() != path.resolve():  # a copy brought it along, and has made another one since
         return "dead"
-    folder, status = RunFolder(run), None
-    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):  # damaged: it can be resumed
-        status = folder.read_json("summary.json").get("status")
-    if status not in ("solved", "finished"):
+    if read_object(folder.summary_json).get("status") not in ("solved", "finished"):  # damaged: it can be resumed
         return "resumable"
     return "kept" if _is_kept(folder.config_yaml) else "dead"
 
@@ -149,8 +158,8 @@ def _state(path: Path, run: Path | None) -> State:
 def _is_kept(config: Path) -> bool:
     import yaml
 
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError, KeyError, TypeError, RecursionError):
-        return bool(yaml.safe_load(config.read_bytes())["replay"]["keep"])
+    with contextlib.suppress(OSError, ValueError, ShoalError, yaml.YAMLError, KeyError, TypeError, RecursionError):
+        return bool(yaml.safe_load(read_file(config, _LARGEST_CONFIG))["replay"]["keep"])
     return False
 
 

@@ -100,7 +100,7 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
             return Candidate(name, settings.algo, env_id, seed, steps, path, tuple(own), settings)
         from shoal.loops.group import sharing_id  # loads torch and numba
 
-        run = load_target(str(path), own)
+        run = load_target(str(path), own, consent="")
         return Candidate(name, run.algo, sharing_id(run.env), seed, run.stop.steps, path, tuple(own))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

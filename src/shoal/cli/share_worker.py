@@ -188,7 +188,7 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
 
     folder = RunFolder(Path(spec.folder))
     try:
-        settings = load_target(spec.scenario, spec.overrides)
+        settings = load_target(spec.scenario, spec.overrides, consent="")
         for note in left_out(spec.scenario, settings):
             print(note, flush=True)
         settings = with_default_stop(settings, check_environment(settings).reward_threshold)

@@ -6,6 +6,7 @@ Values come in layers, later ones win: defaults < the algorithm's own defaults <
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import resources
@@ -16,13 +17,17 @@ import gymnasium
 
 from shoal.algorithms import ALGORITHMS
 from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
-from shoal.config.trust import require_trust
+from shoal.config.trust import CONSENT, require_trust
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
 from shoal.errors import ConfigError, ShoalError, UnknownName
+from shoal.files import read_file, read_object
 from shoal.loops.settings import RunSettings
+from shoal.runtime.run_folder import CONFIG_END
 
 ENDINGS = (".yaml", ".yml")
+_BESIDE_CONFIG = ("run.json", "config.signature", "metrics.jsonl", "summary.json", "checkpoints")
+_LARGEST_CONFIG = 2**24  # bytes
 EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
 """The environment shown where only an algorithm is asked about, by the actions it learns."""
 
@@ -61,34 +66,29 @@ def load_config(run_folder: Path) -> RunSettings:
     Raises:
         ConfigError: they are damaged. A file that was cut short is refused, too: what it lacks would be defaults.
     """
-    file = run_folder / "config.yaml"
-    if file.is_file() and not (file.read_bytes() or b"\n").endswith(b"\n"):
-        raise ConfigError(
-            f"{file} ends in the middle of a line: it was cut short. Restore it from a copy; if it is complete, add a "
-            "line break at its end."
-        )
-    return load_scenario(file)
+    file = find_scenario_file(run_folder / "config.yaml")
+    return _settings(file, _read_config(file))
 
 
-def load_target(target: str, overrides: Overrides = (), *, trust: bool = False) -> RunSettings:
+def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, consent: str = CONSENT) -> RunSettings:
     """Settings of whatever the user named.
 
     Args:
         target: a scenario's path or name, or an environment's id.
         overrides: changes; `algo` among them.
         trust: obey what a `config.yaml` in somebody else's run folder names.
+        consent: how the user can do that, for the message; empty where there is no way.
     """
     if target.endswith(ENDINGS) or target in scenario_names():
         file = find_scenario_file(Path(target))
-        content = read_scenario(file)
+        if not _is_of_a_run(file):
+            return _settings(file, read_scenario(file), overrides)
+        content = _read_config(file)
         settings = _settings(file, content, overrides)
-        if not trust and (file.parent / "run.json").is_file():
-            try:
-                require_trust(file.parent, _settings(file, content), settings, overrides)
-            except ConfigError as error:
-                raise ConfigError(
-                    f"{error} Or read the file and copy it elsewhere: then it is your scenario."
-                ) from None
+        if not trust:
+            copy = "read the file and copy it elsewhere under another name: then it is your scenario."
+            remedy = f"{consent} Or {copy}" if consent else copy.capitalize()
+            require_trust(file.parent, _settings(file, content), settings, overrides, remedy)
         return settings
     pairs = parse_overrides(overrides)
     near = difflib.get_close_matches(target, scenario_names(), n=1, cutoff=0.75)
@@ -159,12 +159,39 @@ def find_scenario_file(path: Path) -> Path:
     raise UnknownName("scenario file", str(path), near, "`shoal scenarios` lists those with a name.")
 
 
+def _is_of_a_run(file: Path) -> bool:
+    """Whether a scenario may be a run's own. What a folder from somebody else lacks must not make it a scenario."""
+    return file.name == "config.yaml" or any(os.path.lexists(file.parent / name) for name in _BESIDE_CONFIG)
+
+
 def read_scenario(file: Path) -> Mapping[str, Any]:
     """A scenario's content, not yet checked."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return _parsed(file, file.read_bytes())
     except OSError as error:
         raise ConfigError(f"Cannot read {file}: {error.strerror}.") from error
+
+
+def _read_config(file: Path) -> Mapping[str, Any]:
+    """The same of a run's `config.yaml`, which must be whole: what it lacks would be defaults."""
+    try:
+        data = read_file(file, _LARGEST_CONFIG)
+    except OSError as error:
+        raise ConfigError(f"Cannot read {file}: {error.strerror}.") from error
+    content = _parsed(file, data)
+    run_json = file.parent / "run.json"
+    if "config_end" in read_object(run_json):  # in runs of earlier versions only a line break tells
+        whole, last = data.rstrip().endswith(CONFIG_END.encode()), f"this line: {CONFIG_END}"
+    else:
+        whole, last = data.endswith(b"\n") or not os.path.lexists(run_json), "a line break."
+    if not whole:
+        raise ConfigError(f"{file} was cut short. Restore it from a copy. If it is complete, add at its end {last}")
+    return content
+
+
+def _parsed(file: Path, data: bytes) -> Mapping[str, Any]:
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not a text file in UTF-8: {error.reason} at byte {error.start}.") from error
     content = parse_yaml(text, str(file))

@@ -20,8 +20,10 @@ import tempfile
 from pathlib import Path
 
 from shoal.config.dump import dump_yaml
-from shoal.files import atomic_write
+from shoal.errors import UnsafePath
+from shoal.files import atomic_write, read_file
 from shoal.loops.settings import RunSettings
+from shoal.runtime.run_folder import CONFIG_END
 
 SIGNATURE = "config.signature"
 SIGNED = {"env": {"id", "kwargs"}, "address": True, "replay": {"path"}, "share": {"registry"}}
@@ -31,7 +33,7 @@ KEY_BYTES = 32
 
 def write_config(folder: Path, settings: RunSettings) -> None:
     """Writes a run's `config.yaml`, signed."""
-    atomic_write(folder / "config.yaml", dump_yaml(settings).encode())
+    atomic_write(folder / "config.yaml", f"{dump_yaml(settings)}\n{CONFIG_END}\n".encode())
     sign(folder, settings)
 
 
@@ -45,12 +47,11 @@ def sign(folder: Path, settings: RunSettings) -> None:
 
 def is_signed(folder: Path, settings: RunSettings) -> bool:
     """Whether this user signed a run folder with these settings."""
-    path, file = key_path(), folder / SIGNATURE
+    path = key_path()
     key = path and _read_key(path)
-    if not key or not file.is_file():
-        return False
-    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError), file.open("rb") as opened:
-        return hmac.compare_digest(opened.read(2 * KEY_BYTES + 1), _signature(key, settings))
+    if key:
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError, UnsafePath):
+            return hmac.compare_digest(read_file(folder / SIGNATURE, 2 * KEY_BYTES), _signature(key, settings))
     return False
 
 

@@ -19,9 +19,15 @@ from shoal.config.values import shown
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 
+CONSENT = "If you trust it, add --trust (from Python: trust=True)."
+
 
 def require_trust(
-    folder: Path, written: RunSettings, settings: RunSettings | None = None, given: Overrides = ()
+    folder: Path,
+    written: RunSettings,
+    settings: RunSettings | None = None,
+    given: Overrides = (),
+    remedy: str = CONSENT,
 ) -> None:
     """Refuses what a run folder asks for and the user did not.
 
@@ -30,6 +36,7 @@ def require_trust(
         written: what its `config.yaml` says.
         settings: what a run would go on with; None: its environment is only played.
         given: the user's own settings among these: they need no consent.
+        remedy: what the user can do, as the message ends.
 
     Raises:
         ConfigError: says what the folder asks for and how to consent.
@@ -40,8 +47,7 @@ def require_trust(
     if refused and not is_signed(folder, written):
         raise ConfigError(
             f"{folder} does not carry your signature: somebody else made it, an older Shoal did, or its config.yaml "
-            f"was changed since. It asks Shoal to {', and to '.join(refused)}. If you trust it, add --trust "
-            "(from Python: trust=True)."
+            f"was changed since. It asks Shoal to {', and to '.join(refused)}. {remedy}"
         )
 
 

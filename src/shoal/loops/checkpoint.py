@@ -29,8 +29,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from shoal.errors import CheckpointError
-from shoal.files import atomic_write
+from shoal.errors import CheckpointError, UnsafePath
+from shoal.files import atomic_write, open_file
 
 FORMAT = 1
 BEST = "best.safetensors"
@@ -162,7 +162,8 @@ def _write(path: Path, state: CheckpointState) -> None:
 
 def _read(path: Path) -> CheckpointState:
     try:
-        data = path.read_bytes()
+        with open_file(path, "rb") as file:
+            data: bytes = file.read()
         tensors = safetensors.torch.load(data)  # also checks the header, the offsets and the length
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         metadata = header["__metadata__"]
@@ -174,6 +175,8 @@ def _read(path: Path) -> CheckpointState:
         raise
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
+    except UnsafePath as error:
+        raise CheckpointError(f"{path.name} is a link or not an ordinary file") from error
     except KeyError as error:
         raise CheckpointError(f"{path.name} is no Shoal checkpoint (it has no {error} in its header)") from error
     except (SafetensorError, ValueError) as error:

@@ -25,7 +25,7 @@ from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics, whole
 from shoal.runtime.progress import Progress
 from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
-from shoal.runtime.run_folder import RunFolder, Status, Summary
+from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
@@ -63,7 +63,7 @@ def execute(
         shown as progress,
     ):
         if not resume:  # first of all: whatever happens next, the folder can be opened
-            folder.write_run_json(seed=settings.seed, command=sys.argv)
+            folder.write_run_json(seed=settings.seed, command=sys.argv, config_end=CONFIG_END)
         found_damaged = repair(folder) if resume else []
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
         with _failure_written(folder):
@@ -115,8 +115,8 @@ def _in_words(folder: RunFolder) -> Iterator[None]:
     except (OSError, ShoalError) as failure:
         if not folder.path.is_dir():
             raise MachineError(
-                f"The run's folder {folder.path} was deleted while it ran: nothing it learns can be kept. "
-                "Train again; `shoal clean` frees its replay."
+                f"The run's folder {folder.path} was deleted or moved while it ran. If it was moved: `shoal resume` "
+                "its new place. If it was deleted: train again; `shoal clean --all` frees its replay."
             ) from failure
         if isinstance(failure, OSError):
             raise MachineError(explained(failure, folder.path)) from failure

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, UnsafePath
 from shoal.files import open_file
 
 _RESERVED = frozenset({"step", "wall"})
@@ -146,6 +146,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     Raises:
         ConfigError: it cannot be read, or a line before the last is not one that Shoal wrote.
+        UnsafePath: it is not an ordinary file.
     """
     rows: list[dict[str, Any]] = []
     try:
@@ -160,10 +161,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Every line that ends, and its content: None if it is damaged. Nothing when there is no file."""
-    if not path.exists():
+    """Every line that ends, and its content: None if it is damaged. Nothing when there is no file.
+
+    Raises:
+        OSError, UnsafePath: it cannot be read, or is not an ordinary file.
+    """
+    if not os.path.lexists(path):
         return
-    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is nothing, or cut short
+    with open_file(path, "rb") as file:
+        data: bytes = file.read()
+    for line in data.split(b"\n")[:-1]:  # what follows the last newline is nothing, or cut short
         row = None
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
@@ -183,6 +190,10 @@ def keep_whole_lines(path: Path, set_aside: Callable[[Path], str]) -> str:
         lines = list(whole_lines(path))
     except OSError as error:
         return f"{error.strerror}; it is set aside as {set_aside(path)}"
+    except UnsafePath:
+        if path.is_symlink():  # somebody wants the run to write elsewhere, or the user has a reason: ask
+            raise
+        return f"it is not an ordinary file; it is set aside as {set_aside(path)}"
     whole = [line for line, row in lines if row is not None]
     if len(whole) == len(lines):
         return ""

@@ -5,12 +5,11 @@ on without it: nothing in it is needed but the settings and a checkpoint or the 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import CheckpointError, ConfigError, UnsafePath
+from shoal.files import read_object
 from shoal.loops.checkpoint import load_checkpoint
 from shoal.loops.preparation import Counts, set_aside
 from shoal.replay.counters import LARGEST_COUNT
@@ -31,7 +30,7 @@ def repair(folder: RunFolder) -> list[str]:
     except ConfigError:
         notes.append(f"summary.json is damaged; it is set aside as {set_aside(folder.summary_json)}")
     for path in (folder.path / name for name in ("resumed.json", "processes.json")):
-        if path.exists() and not _read(path):
+        if os.path.lexists(path) and not read_object(path):
             notes.append(f"{path.name} is damaged; it is set aside as {set_aside(path)}")
     if damaged := keep_whole_lines(folder.metrics_jsonl, set_aside):
         notes.append(f"metrics.jsonl is damaged: {damaged}")
@@ -41,13 +40,13 @@ def repair(folder: RunFolder) -> list[str]:
 def _repair_pointer(folder: RunFolder) -> Iterator[str]:
     """`replay.json` says where the replay is; the replay's own signature names the run, too."""
     pointer = folder.replay_json
-    if isinstance(_read(pointer).get("path"), str):
+    if isinstance(read_object(pointer).get("path"), str):
         return
-    damaged = pointer.exists()
+    damaged = os.path.lexists(pointer)
     if damaged:
         yield f"replay.json is damaged; it is set aside as {set_aside(pointer)}"
     for replay in (*replay_folders(), *folder.path.glob("replay_on_disk/*")):
-        owner = _read(replay / "owner.json")
+        owner = read_object(replay / "owner.json")
         if owner.get("run") == str(folder.path):
             signed = {"mark": owner["mark"]} if "mark" in owner else {}
             folder.write_json("replay.json", {"path": str(replay), **signed})
@@ -64,16 +63,8 @@ def known_counts(folder: RunFolder) -> Counts:
     with contextlib.suppress(ConfigError):
         if (summary := read_summary(folder.summary_json)) is not None:
             found.append((summary.env_steps, summary.episodes, summary.updates))
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnsafePath):
         rows = [row for _, row in whole_lines(folder.metrics_jsonl) if row is not None]
         found += [tuple(int(row.get(name) or 0) for name in _COUNTED) for row in rows]
     believed = [counts for counts in found if all(0 <= count <= LARGEST_COUNT for count in counts)]
     return Counts(*map(max, zip(*believed, strict=True))) if believed else Counts()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return content if isinstance(content, dict) else {}
-    return {}

@@ -9,15 +9,14 @@ long as the replay is in use, whatever happens to the run folder's name.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import RunInUse, UnsafePath
-from shoal.files import is_own_folder, make_private, open_file
+from shoal.errors import RunInUse
+from shoal.files import is_own_folder, make_private, read_object
 from shoal.replay.storage import choose_folder
 from shoal.runtime.run_folder import RunFolder
 
@@ -38,12 +37,12 @@ class ReplayFolder:
             (RunFolder(self.path), "owner.json", {"run": str(self._run.path), "mark": self._mark}),
             (self._run, "replay.json", {"path": str(self.path), "mark": self._mark}),
         ):
-            if _read(folder.path / name) != content:
+            if read_object(folder.path / name) != content:
                 folder.write_json(name, content)
 
     def free(self) -> None:
         """Removes it, unless somebody else has signed it."""
-        if _read(self.path / "owner.json").get("mark") == self._mark:
+        if read_object(self.path / "owner.json").get("mark") == self._mark:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def __enter__(self) -> ReplayFolder:
@@ -85,7 +84,7 @@ def own_replay(run: RunFolder) -> Path | None:
 
 def _pointer(run: RunFolder) -> tuple[Path, Any]:
     """Where `replay.json` says that the replay is, and the mark it should bear."""
-    content = _read(run.replay_json)
+    content = read_object(run.replay_json)
     path = Path(str(content.get("path") or run.path / ON_DISK))
     moved_with_its_run = run.path / ON_DISK / path.name
     return path if os.path.exists(path) else moved_with_its_run, content.get("mark")
@@ -101,14 +100,16 @@ def free_earlier_replay(run: RunFolder) -> None:
 
 def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
     """Why a run may not use a replay; empty when it may."""
-    owner = _read(path / "owner.json")
+    owner = read_object(path / "owner.json")
     named = owner_of(path)
+    if not owner and os.path.lexists(path / "owner.json"):
+        return "its owner.json is damaged"
     if named is None or owner.get("mark") != mark:
         return "this run has not signed it"
     if run.path.is_relative_to(path):
         return "it is no replay: this run lies in it"
     # Replays of earlier versions have no mark: a moved run cannot prove that they are its own.
-    if not _same(named, run.path) and (mark is None or _read(named / "replay.json").get("mark") == mark):
+    if not _same(named, run.path) and (mark is None or read_object(named / "replay.json").get("mark") == mark):
         return f"it belongs to {named}, and this run is a copy of it"
     return ""
 
@@ -125,13 +126,18 @@ def _not_safe(path: Path) -> str:
 
 def owner_of(replay: Path) -> Path | None:
     """The run folder that signed a replay."""
-    named = _read(replay / "owner.json").get("run")
+    named = read_object(replay / "owner.json").get("run")
     return Path(named) if isinstance(named, str) and named else None
 
 
-def in_use(replay: Path) -> bool:
-    """Whether a live process uses it: its own lock says so even when the run folder was renamed."""
-    run = owner_of(replay)
+def in_use(replay: Path, run: Path | None = None) -> bool:
+    """Whether a live process uses it: its own lock says so even when the run folder was renamed.
+
+    Args:
+        replay: its folder.
+        run: the run it belongs to, where that is known better than its owner.json says.
+    """
+    run = run or owner_of(replay)
     for folder in (replay, *([] if run is None else [run])):
         with contextlib.suppress(OSError):
             if RunFolder(folder).owner() is not None:
@@ -143,11 +149,3 @@ def _same(one: Path, other: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return one == other or os.path.samefile(one, other)
     return False
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none that can be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, UnsafePath), open_file(path, "rb") as file:
-        content = json.loads(os.fsdecode(file.read()))  # paths as this process spells them
-        return content if isinstance(content, dict) else {}
-    return {}

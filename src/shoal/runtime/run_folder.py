@@ -29,12 +29,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.errors import ConfigError, RunInUse, UnsafePath
-from shoal.files import atomic_write, open_file, refuse_link
+from shoal.files import atomic_write, open_file, read_json, refuse_link
 from shoal.runtime.summary import Status as Status
 from shoal.runtime.summary import Summary as Summary
 
 RUNS = Path("runs")
 LATEST = "latest"
+CONFIG_END = "# end of config.yaml"
+"""The last line of a run's `config.yaml`: a file that was cut at a line break would be taken as whole without it."""
 _REQUIRED = ("config.yaml", "run.json")
 _PACKAGES = ("shoal-rl", "torch", "ray", "gymnasium", "numpy")
 _LOCK_NAME = "run.lock"
@@ -143,7 +145,8 @@ class RunFolder:
         return self.path / name
 
     def read_json(self, name: str) -> Any:
-        return json.loads(os.fsdecode((self.path / name).read_bytes()))  # paths as this process spells them
+        """Reads a JSON document. Raises OSError when it cannot be read, ValueError when it is none."""
+        return read_json(self.path / name)
 
     def count_resumption(self) -> int:
         """How often the run was resumed, this time included. A count that is lost begins again at 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal, get_args
 from pydantic import TypeAdapter
 
 from shoal.errors import ConfigError
+from shoal.files import read_json
 
 Status = Literal["solved", "finished", "interrupted", "failed"]
 
@@ -58,7 +58,7 @@ def read_summary(path: Path) -> Summary | None:
         ConfigError: it is damaged.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}")
         numbers = [field.name for field in fields(Summary) if field.type == "float"]
@@ -66,7 +66,7 @@ def read_summary(path: Path) -> Summary | None:
         return TypeAdapter(Summary).validate_python(content)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:120]
         raise ConfigError(
             f"{path} is damaged ({why}). Remove it: `shoal resume` goes on without it and writes it again."
