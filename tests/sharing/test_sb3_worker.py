@@ -145,3 +145,9 @@ def test_values_that_yaml_has_no_type_for() -> None:
     assert type(model.action_noise).__name__ == "OrnsteinUhlenbeckActionNoise"
     assert model.train_freq.unit.value == "episode" and "Tanh" in str(model.actor)
     model.get_env().close()
+
+
+def test_an_evaluation_ends_where_no_episode_does(tmp_path: Path) -> None:
+    cut = {"every_steps": 100, "episodes": 2, "max_episode_steps": 25}
+    _, lines = run(settings("DQN", env={"id": "tests.fakes:TestEndless-v0"}, evaluation=cut), tmp_path)
+    assert [line["eval/mean_reward"] for line in lines if "eval/mean_reward" in line] == [25.0, 25.0]

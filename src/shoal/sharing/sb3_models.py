@@ -64,14 +64,21 @@ def hyperparameter_names(algo: str) -> list[str]:
     return [name for name in parameters if name != "self" and name not in _ELSEWHERE]
 
 
-def make_vec_env(settings: Sb3EnvSettings) -> VecEnv:
-    """The environments, monitored; not normalised yet."""
+def make_vec_env(settings: Sb3EnvSettings, most_steps: int | None = None) -> VecEnv:
+    """The environments, monitored; not normalised yet.
+
+    Args:
+        settings: which, and how many.
+        most_steps: cuts longer episodes; None: the environment's own limit alone does.
+    """
     import gymnasium
+    from gymnasium.wrappers import TimeLimit
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     def make() -> Monitor[Any, Any]:
-        return Monitor(gymnasium.make(settings.id, **settings.kwargs))
+        env = gymnasium.make(settings.id, **settings.kwargs)
+        return Monitor(env if most_steps is None else TimeLimit(env, most_steps))
 
     return DummyVecEnv([make for _ in range(settings.n_envs)])
 
@@ -80,7 +87,7 @@ def make_evaluation_env(settings: Sb3Settings) -> VecEnv:
     """One environment of its own; with VecNormalize it shows true rewards and learns no statistics."""
     from stable_baselines3.common.vec_env import VecNormalize
 
-    env = make_vec_env(settings.env.model_copy(update={"n_envs": 1}))
+    env = make_vec_env(settings.env.model_copy(update={"n_envs": 1}), settings.evaluation.max_episode_steps)
     env.seed(settings.seed + EVALUATION_SEED)
     return VecNormalize(env, training=False, norm_reward=False) if settings.env.normalize else env
 

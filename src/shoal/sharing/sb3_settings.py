@@ -37,6 +37,9 @@ class Sb3EvaluationSettings(_Section):
 
     every_steps: int = Field(1_000, ge=1, description="Environment steps between evaluations.")
     episodes: int = Field(10, ge=1, description="Episodes per evaluation.")
+    max_episode_steps: int = Field(
+        27_000, ge=1, description="Steps after which an episode is cut, if the environment's own limit has not done it."
+    )
 
 
 class Sb3Settings(_Section):

@@ -18,6 +18,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
+from shoal.envs.faults import close_quietly
 from shoal.sharing.sb3_buffer import DistributedReplayBuffer
 from shoal.sharing.sb3_contribute import share_metrics
 from shoal.sharing.sb3_models import make_evaluation_env, make_model
@@ -164,9 +165,9 @@ def train(settings: Sb3Settings, folder: Path, write: Write, stopped: Callable[[
     """
     with contextlib.ExitStack() as stack:
         model = make_model(settings)
-        stack.callback(model.get_env().close)
+        stack.callback(close_quietly, model.get_env())
         judged = make_evaluation_env(settings)
-        stack.callback(judged.close)
+        stack.callback(close_quietly, judged)
         reporter = _Reporter(settings, judged, write, stopped)
         model.learn(settings.total_timesteps, callback=reporter)
         if reporter.interrupted:
