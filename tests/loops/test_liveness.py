@@ -81,7 +81,7 @@ def choices(draw: Any) -> tuple[str, list[str]]:
         "replay.capacity": draw(st.sampled_from([1_000, 4_000])),
         "learner.batch_size": draw(st.sampled_from([1, 2, 16])),
         "learner.batch.min": draw(st.sampled_from(["null", 1])),
-        "learner.prefetch": draw(st.sampled_from([0, 2])),
+        "learner.prefetch": draw(st.sampled_from([0, 0, 0, 2])),  # seldom: each wait takes time
         "actors": draw(st.integers(1, 3)),
         "env.lanes": draw(st.sampled_from([1, 2, 5])),
     }
