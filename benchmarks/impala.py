@@ -173,7 +173,7 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
     """Updates a second on a filled replay, all on one core: half of a batch uniform, half chosen by each selector."""
     from shoal.config import load_scenario
     from shoal.loops import assembly
-    from shoal.loops.assembly import Places
+    from shoal.loops.assembly import RunPaths
     from shoal.loops.preparation import prepare
 
     rows = []
@@ -193,7 +193,7 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
             ]
             settings = load_scenario(Path(scenario), overrides)
             folder = Path(within.name) / name
-            places = Places(folder / "replay", folder / "checkpoints")
+            places = RunPaths(folder / "replay", folder / "checkpoints")
             places.replay.mkdir(parents=True)
             prepare(settings, assembly.describe(settings), places, "benchmark")
             actor = assembly.build_actor(settings, places, 0)

@@ -192,9 +192,9 @@ class System:
 
     @property
     def updates(self) -> int:
-        from shoal.replay import Entry
+        from shoal.replay import LedgerWord
 
-        return self._ledger[Entry.UPDATES]
+        return self._ledger[LedgerWord.UPDATES]
 
     def _signal(self, number: signal.Signals) -> None:
         """To the driver and the roles; Ray's own daemons are idle and stay awake."""

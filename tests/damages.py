@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.replay import Entry, Header
+from shoal.replay import Header, LedgerWord
 from shoal.replay.counters import WORDS
 
 Damage = Callable[[Path], None]
@@ -55,10 +55,10 @@ def another_kind(path: Path) -> None:
 
 
 def words(**values: int) -> Damage:
-    """Writes some words of a file of counters: a `Header`'s or `Entry`'s by name, any by `w` and its number."""
+    """Writes some words of a file of counters: a `Header`'s or `LedgerWord`'s by name, any by `w` and its number."""
 
     def damage(path: Path) -> None:
-        names = Header if path.name == "header.bin" else Entry
+        names = Header if path.name == "header.bin" else LedgerWord
         with open(path, "r+b") as file:
             for name, value in values.items():
                 file.seek(8 * (int(name[1:]) if name[1:].isdigit() else names[name]))

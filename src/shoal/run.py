@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shoal.algorithms.interface import Policy, Seat
+from shoal.algorithms.interface import Policy, PolicyContext
 from shoal.algorithms.state import load_module
 from shoal.config import load_config, require_trust
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
@@ -149,7 +149,7 @@ class Run:
 
     def make_policy(self, lanes: int = 1) -> Policy:
         """A policy with the run's weights, for so many environments at once."""
-        seat = Seat(lanes=lanes, seed=self.settings.seed)
+        seat = PolicyContext(lanes=lanes, seed=self.settings.seed)
         policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, seat)
         load_module(policy.module, self._weights.tensors, "policy.")
         return policy

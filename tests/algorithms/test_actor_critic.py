@@ -11,7 +11,7 @@ import torch
 from shoal.algorithms import _actor_critic as common
 from shoal.algorithms import impact, impala
 from shoal.algorithms._sequence_learner import after_burn_in, to_batch, upload
-from shoal.algorithms.interface import LearnerContext, Outcome, Seat
+from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.types import EnvSpec, Keys, Sample, Sequence
 
 CPU = LearnerContext(torch.device("cpu"))
@@ -28,7 +28,7 @@ def play(config: Any, spec: EnvSpec, steps: int, lanes: int, seed: int = 1, algo
     """A batch as actors would record it: one sequence per lane, an episode truncated at row 1, one terminated at 3."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    policy = algorithm.make_policy(config, spec, Seat(lanes=lanes, seed=seed))
+    policy = algorithm.make_policy(config, spec, PolicyContext(lanes=lanes, seed=seed))
     state, rows = policy.initial_state(lanes), []
     first = np.zeros(lanes, np.bool_)
     for t in range(steps + 1):
@@ -72,7 +72,7 @@ def test_what_a_policy_records() -> None:
     config = impala.Config(lstm=8, clear=impala.Clear(enabled=True))
     columns = {column.name: column.shape for column in impala.columns(config, CONTINUOUS)}
     assert columns == {"behaviour": (4,), "value": (), "state": (16,), "raw_action": (2,)}
-    policy = impala.make_policy(config, CONTINUOUS, Seat(lanes=3, record_features=True))
+    policy = impala.make_policy(config, CONTINUOUS, PolicyContext(lanes=3, record_features=True))
     decision = policy.act(np.zeros((3, 3), np.float32), policy.initial_state(3), np.ones(3, np.bool_), explore=True)
     recorded = policy.record(outcome(3))
     assert set(recorded) == {*columns, "feature"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shoal.algorithms import ALGORITHMS, get_algorithm
 from shoal.algorithms._continuous import ActionBounds, ExploringPolicy, GaussianNoise, as_it_is
-from shoal.algorithms.interface import LearnerContext, Outcome, Seat
+from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.algorithms.kinds import fitting
 from shoal.algorithms.state import module_tensors
 from shoal.envs.spaces import ActionMap
@@ -71,7 +71,9 @@ def test_networks_are_not_told_of_a_dimension_of_one_value() -> None:
         config, sample = algorithm.config(**SMALL), sample_of(spec=spec)
         learner = algorithm.make_learner(config, spec, LearnerContext(CPU))
         assert np.isfinite(learner.step(sample).priorities).all()  # type: ignore[arg-type]
-        acted = algorithm.make_policy(config, spec, Seat(lanes=4)).act(sample.data.obs[:4], (), np.ones(4, bool), True)  # type: ignore[union-attr]
+        acted = algorithm.make_policy(config, spec, PolicyContext(lanes=4)).act(
+            sample.data.obs[:4], (), np.ones(4, bool), True
+        )  # type: ignore[union-attr]
         assert acted.action.shape == (4, 2, 2) and (acted.action[:, :, 0] == [2.0, 3.0]).all()
 
 
@@ -109,7 +111,9 @@ def policy_of(sigma: float, lanes: int = 2000) -> ExploringPolicy:
     network = PolicyNetwork((3,), 2, (8,), "relu", normalize=False, tanh=True)
     with torch.no_grad():
         network.body.weights[-1].zero_()  # the greedy action is the middle
-    return ExploringPolicy(network, GaussianNoise(np.full(lanes, sigma)), as_it_is, spec_of(), Seat(lanes=lanes))
+    return ExploringPolicy(
+        network, GaussianNoise(np.full(lanes, sigma)), as_it_is, spec_of(), PolicyContext(lanes=lanes)
+    )
 
 
 def test_actions_are_random_until_something_was_learned() -> None:
@@ -176,7 +180,10 @@ def test_policy_and_learner_have_the_same_module(name: str, normalize: bool) -> 
     """Weights travel as one flat vector, in the order of the state dict."""
     algorithm, spec = get_algorithm(name), spec_of()
     config = algorithm.config(**SMALL, normalize_observations=normalize)
-    learner, policy = learner_of(name, normalize_observations=normalize), algorithm.make_policy(config, spec, Seat())
+    learner, policy = (
+        learner_of(name, normalize_observations=normalize),
+        algorithm.make_policy(config, spec, PolicyContext()),
+    )
     shapes = [{key: value.shape for key, value in one.module.state_dict().items()} for one in (learner, policy)]
     assert list(shapes[0].items()) == list(shapes[1].items())
 
@@ -266,7 +273,7 @@ def test_priced_steps_are_those_the_learner_would_price(normalize: bool) -> None
     """Ape-X: the actor's initial priority equals |reward + gamma Q(s', pi(s')) - Q(s, a)| with its own networks."""
     algorithm, spec = get_algorithm("apex-dpg"), spec_of()
     config = algorithm.config(**SMALL, n_step=1, gamma=0.9, reward_scale=0.5, normalize_observations=normalize)
-    policy: Any = algorithm.make_policy(config, spec, Seat(lanes=2))
+    policy: Any = algorithm.make_policy(config, spec, PolicyContext(lanes=2))
     if normalize:
         policy.module.policy.norm.set(torch.full((3,), 7.0), torch.full((3,), 25.0))
     policy.module.policy.learned.fill_(1.0)
@@ -291,7 +298,7 @@ def test_actions_of_any_shape_train_and_act() -> None:
     config = algorithm.config(**SMALL)
     learner = algorithm.make_learner(config, spec, LearnerContext(CPU))
     assert np.isfinite(learner.step(sample_of(spec=spec)).priorities).all()  # type: ignore[arg-type]
-    action = algorithm.make_policy(config, spec, Seat(lanes=5)).act(
+    action = algorithm.make_policy(config, spec, PolicyContext(lanes=5)).act(
         np.zeros((5, 2, 2), np.float32), (), np.ones(5, np.bool_), True
     )
     assert action.action.shape == (5, 2, 2)

@@ -10,7 +10,7 @@ import torch
 from tests.algorithms.test_continuous import CPU, NAMES, SMALL, learner_of, sample_of, spec_of
 
 from shoal.algorithms import get_algorithm
-from shoal.algorithms.interface import LearnerContext, Seat
+from shoal.algorithms.interface import LearnerContext, PolicyContext
 from shoal.ops import importance_weights
 from shoal.replay import NStepView, step_schema
 
@@ -39,7 +39,7 @@ def changed(learner: Any, seed: int) -> set[str]:
 @pytest.mark.parametrize("name", ["td3", "d4pg"])
 def test_actors_explore_with_the_noise_that_is_set(name: str) -> None:
     algorithm, lanes = get_algorithm(name), 3000
-    policy: Any = algorithm.make_policy(algorithm.config(**SMALL, noise=0.25), spec_of(), Seat(lanes=lanes))
+    policy: Any = algorithm.make_policy(algorithm.config(**SMALL, noise=0.25), spec_of(), PolicyContext(lanes=lanes))
     with torch.no_grad():
         policy.module.body.weights[-1].zero_()  # the greedy action is the middle
         policy.module.learned.fill_(1.0)

@@ -10,7 +10,7 @@ import torch
 from tests.algorithms.continuous_fakes import BATCH, FixedPolicy, LinearCritic, networks
 
 from shoal.algorithms import get_algorithm
-from shoal.algorithms.interface import Seat
+from shoal.algorithms.interface import PolicyContext
 from shoal.algorithms.sac import critic_loss, policy_loss
 from shoal.types import EnvSpec
 
@@ -48,7 +48,7 @@ def test_the_actor_draws_from_the_distribution_the_learner_prices() -> None:
     """Its numpy sampling and `squashed_gaussian` agree: mean and spread of tanh(0.3 + e^-1 n)."""
     spec = EnvSpec("Fake-v0", (1,), "float32", 1, 0, (1,), (-1.0,), (1.0,))
     algorithm, lanes = get_algorithm("sac"), 20_000
-    policy = algorithm.make_policy(algorithm.config(policy_hidden=(4,)), spec, Seat(lanes=lanes))
+    policy = algorithm.make_policy(algorithm.config(policy_hidden=(4,)), spec, PolicyContext(lanes=lanes))
     with torch.no_grad():
         policy.module.body.weights[-1].zero_()  # type: ignore[operator, union-attr]
         policy.module.body.weights[-1][:, -1] = torch.tensor([0.3, -1.0])  # type: ignore[operator, union-attr]

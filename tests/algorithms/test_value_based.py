@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.algorithms import get_algorithm
 from shoal.algorithms._value_based import InitialPriorities
-from shoal.algorithms.interface import Learner, LearnerContext, LearnerState, Outcome, Seat
+from shoal.algorithms.interface import Learner, LearnerContext, LearnerState, Outcome, PolicyContext
 from shoal.errors import ConfigError
 from shoal.types import FINAL, EnvSpec, Sample, Transition
 
@@ -96,7 +96,7 @@ def test_initial_priority_by_hand() -> None:
 def test_policy_explores_by_the_ladder_and_is_greedy_when_told(name: str) -> None:
     algorithm = get_algorithm(name)
     config = algorithm.config(epsilon_base=1.0, epsilon_exponent=0.0)
-    policy = algorithm.make_policy(config, SPEC, Seat(0, 1, lanes=64, seed=3))
+    policy = algorithm.make_policy(config, SPEC, PolicyContext(0, 1, lanes=64, seed=3))
     obs = np.zeros((64, 4), np.float32)
     first = np.ones(64, np.bool_)
     greedy = policy.act(obs, (), first, explore=False).action
@@ -108,7 +108,7 @@ def test_policy_explores_by_the_ladder_and_is_greedy_when_told(name: str) -> Non
 def test_seats_share_the_ladder_out() -> None:
     algorithm = get_algorithm("apex-dqn")
     config = algorithm.config()
-    policies = [algorithm.make_policy(config, SPEC, Seat(i, 2, lanes=3)) for i in range(2)]
+    policies = [algorithm.make_policy(config, SPEC, PolicyContext(i, 2, lanes=3)) for i in range(2)]
     epsilons = sorted((float(e) for p in policies for e in p._epsilon), reverse=True)  # type: ignore[attr-defined]
     assert epsilons == pytest.approx([0.4 ** (1 + 7 * i / 5) for i in range(6)])
 

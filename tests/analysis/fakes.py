@@ -1,4 +1,4 @@
-"""Run folders with the curves a test wants."""
+"""ComparedRun folders with the curves a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders as a comparison sees them."""
+"""ComparedRun folders as a comparison sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.analysis.fakes import EVAL, write_group, write_run
 
-from shoal.analysis.runs import Group, read_group, read_groups, read_rows
+from shoal.analysis.runs import RunGroup, read_group, read_groups, read_rows
 from shoal.errors import ConfigError, UnknownName, UnsafePath
 
 
@@ -98,7 +98,7 @@ def test_names_are_as_long_as_need_be(tmp_path: Path) -> None:
 
 
 def test_shared(tmp_path: Path) -> None:
-    def group(foreign: float | None) -> Group:
+    def group(foreign: float | None) -> RunGroup:
         return read_group(write_group(tmp_path / str(foreign), [[[1.0]]], foreign=foreign))
 
     assert group(0.1).shared and not group(0.0).shared and not group(None).shared

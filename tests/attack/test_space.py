@@ -18,8 +18,8 @@ from tests.faults.conftest import ROOT
 from shoal.config.load import settings_for
 from shoal.errors import NoSpace
 from shoal.loops import assembly
-from shoal.loops.places import Places
 from shoal.loops.preparation import needed_bytes, prepare
+from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import board_bytes
 from shoal.replay.reserve import PAGE
@@ -115,7 +115,7 @@ def test_whatever_is_left_a_run_begins_or_is_refused_and_leaves_nothing_half_mad
     for free in range(0, most + PAGE, 2 * PAGE):
         memory = mount(most)
         fill(memory, leave=free)
-        places = Places(memory / "replay", tmp_path / "checkpoints")
+        places = RunPaths(memory / "replay", tmp_path / "checkpoints")
         places.replay.mkdir()
         try:
             prepare(ready, spec, places, "run")

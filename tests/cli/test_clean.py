@@ -91,7 +91,7 @@ def test_a_terminal_is_asked(
 
 
 def test_a_run_that_starts_meanwhile_keeps_its_replay(run_shoal: Shoal, memory: Path, tmp_path: Path) -> None:
-    from shoal.cli.clean import Held, _removed
+    from shoal.cli.clean import LeftReplay, _removed
 
     with RunFolder(tmp_path / "runs" / "solved").lock():
         pass
@@ -106,7 +106,7 @@ def test_a_run_that_starts_meanwhile_keeps_its_replay(run_shoal: Shoal, memory: 
     try:
         while not (tmp_path / "locked").exists():
             time.sleep(0.01)
-        assert not _removed(Held(memory / "solved", tmp_path / "runs" / "solved", "dead", 0))
+        assert not _removed(LeftReplay(memory / "solved", tmp_path / "runs" / "solved", "dead", 0))
         assert "solved" in _left(memory)
     finally:
         (tmp_path / "done").touch()

@@ -13,7 +13,7 @@ import torch
 from shoal.algorithms import get_algorithm
 from shoal.algorithms.capture import WARM_UP, Captured
 from shoal.algorithms.impala import Config
-from shoal.algorithms.interface import Seat
+from shoal.algorithms.interface import PolicyContext
 from shoal.loops.features import BoardFeatures
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.types import Array, EnvSpec
@@ -30,10 +30,10 @@ def made(folder: Path, device: str) -> tuple[BoardFeatures, torch.nn.Module, Fla
     algorithm = get_algorithm("impala")
     config = Config(torso="small", image_hidden=32)
     torch.manual_seed(1)
-    learned = algorithm.make_policy(config, SPEC, Seat())
+    learned = algorithm.make_policy(config, SPEC, PolicyContext())
     flat = FlatModule(learned.module)
     board = WeightBoard.create(folder / "weights.bin", flat.size)
-    policy = algorithm.make_policy(config, SPEC, Seat())
+    policy = algorithm.make_policy(config, SPEC, PolicyContext())
     return BoardFeatures(policy, board, torch.device(device)), learned.module, flat, board
 
 

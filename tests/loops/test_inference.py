@@ -17,12 +17,12 @@ from tests.fakes import corridor
 from shoal.config import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
+from shoal.loops.assembly import RunPaths
 from shoal.loops.inference import InferenceServer
 from shoal.loops.preparation import prepare
 from shoal.loops.remote_policy import Unanswered
 from shoal.loops.settings import RunSettings
-from shoal.replay import Entry, Ledger, ShardReader
+from shoal.replay import Ledger, LedgerWord, ShardReader
 from shoal.replay.ledger import HALT
 from shoal.types import FINAL
 
@@ -41,8 +41,8 @@ def served(algo: str = "impala", **sections: Any) -> RunSettings:
     return RunSettings.model_validate({**settings, **base, "replay": {**settings["replay"], **base["replay"]}})
 
 
-def prepared(tmp_path: Path, settings: RunSettings) -> tuple[Places, Ledger]:
-    places = Places(tmp_path / "replay", tmp_path / "checkpoints")
+def prepared(tmp_path: Path, settings: RunSettings) -> tuple[RunPaths, Ledger]:
+    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
     places.replay.mkdir()
     prepare(settings, assembly.describe(settings), places, "test")
     ledger = Ledger(places.replay, places.shards(settings))
@@ -54,7 +54,7 @@ def observations(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((LANES, 5)).astype(np.float32)
 
 
-def remote(settings: RunSettings, places: Places, index: int, patience: float = 0.0) -> assembly.RemotePolicy:
+def remote(settings: RunSettings, places: RunPaths, index: int, patience: float = 0.0) -> assembly.RemotePolicy:
     layout = assembly.mailbox_layout(settings, assembly.describe(settings))
     return assembly.RemotePolicy(assembly.Mailbox(places.mailbox(index), layout), patience)
 
@@ -79,7 +79,7 @@ def running(server: InferenceServer, ledger: Ledger) -> Iterator[None]:
     try:
         yield
     finally:
-        ledger[Entry.STOP] = HALT
+        ledger[LedgerWord.STOP] = HALT
         thread.join(10)
         assert not thread.is_alive()
 
@@ -232,7 +232,7 @@ def test_stop_reaches_an_actor_that_waits_for_an_answer(tmp_path: Path) -> None:
     settings = served(actors=1)
     places, ledger = prepared(tmp_path, settings)
     actor = assembly.build_actor(settings, places, 0)
-    threading.Timer(0.3, lambda: ledger.__setitem__(Entry.STOP, HALT)).start()
+    threading.Timer(0.3, lambda: ledger.__setitem__(LedgerWord.STOP, HALT)).start()
     began = time.perf_counter()
     assert actor.run(seconds=60).steps == 0 and time.perf_counter() - began < 5
 
@@ -241,7 +241,7 @@ def test_roles_of_a_dead_driver_end(tmp_path: Path) -> None:
     settings = served(actors=1)
     places, ledger = prepared(tmp_path, settings)
     actor, server = assembly.build_actor(settings, places, 0), assembly.build_inference(settings, places)
-    ledger[Entry.HEARTBEAT] = time.time_ns() - 120 * 10**9
+    ledger[LedgerWord.HEARTBEAT] = time.time_ns() - 120 * 10**9
     began = time.perf_counter()
     assert actor.run(seconds=60).steps == 0
     server.run(batches=1)  # what was asked

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from shoal.config import check_environment, settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
+from shoal.loops.assembly import RunPaths
 from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
-from shoal.replay import Entry, Ledger
+from shoal.replay import Ledger, LedgerWord
 
 ENV = "tests.fakes:TestCorridor-v0"
 TURNS = 4_000
@@ -27,7 +27,7 @@ class Turns:
     """Real actors and a real learner, one step and one update each in turn, as the inline runtime does it."""
 
     def __init__(self, folder: Path, settings: RunSettings) -> None:
-        self.settings, self.places = settings, Places(folder / "replay", folder / "checkpoints")
+        self.settings, self.places = settings, RunPaths(folder / "replay", folder / "checkpoints")
         self.places.replay.mkdir()
         prepare(settings, assembly.describe(settings), self.places, "test")
         self.ledger = Ledger(self.places.replay, self.places.shards(settings))
@@ -108,7 +108,7 @@ def test_learning_begins_and_goes_on_at_the_ratio(tmp_path: Path, algo: str, ove
     turns.go_on(60)
     turns.close()
     limiter, ledger = assembly.make_limiter(turns.settings), turns.ledger
-    error, batch = limiter.error(ledger.inserts, ledger[Entry.SAMPLES]), turns.settings.rows_per_batch
+    error, batch = limiter.error(ledger.inserts, ledger[LedgerWord.SAMPLES]), turns.settings.rows_per_batch
     assert -limiter.tolerance - batch <= error <= limiter.tolerance + batch * 8, "what was granted is made up for"
 
 

@@ -11,10 +11,10 @@ from tests.damages import BOARD, LEDGER, SHARD, Damage, as_folder, name_of, remo
 from tests.fakes import corridor
 
 from shoal.loops import assembly
-from shoal.loops.places import Places
 from shoal.loops.preparation import Counts, needed_bytes, prepare
+from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard
-from shoal.replay import Entry, Header, Ledger, ShardWriter
+from shoal.replay import Header, Ledger, LedgerWord, ShardWriter
 from shoal.replay.storage import folder_bytes
 
 SETTINGS = corridor(replay={"samples_per_insert": None})
@@ -24,7 +24,7 @@ SPEC = assembly.describe(SETTINGS)
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counts]:
     """A replay that two actors and a learner worked on, and what it counts."""
-    places = Places(tmp_path_factory.mktemp("used") / "replay", tmp_path_factory.mktemp("checkpoints"))
+    places = RunPaths(tmp_path_factory.mktemp("used") / "replay", tmp_path_factory.mktemp("checkpoints"))
     places.replay.mkdir()
     assert prepare(SETTINGS, SPEC, places, "run") == []
     actors = [assembly.build_actor(SETTINGS, places, index) for index in range(2)]
@@ -40,18 +40,18 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counts]:
 
 
 @pytest.fixture
-def places(used: tuple[Path, Counts], tmp_path: Path) -> Places:
+def places(used: tuple[Path, Counts], tmp_path: Path) -> RunPaths:
     """A copy of it."""
     shutil.copytree(used[0], tmp_path / "replay")
-    return Places(tmp_path / "replay", tmp_path / "checkpoints")
+    return RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
 
 
-def counted(places: Places) -> Counts:
+def counted(places: RunPaths) -> Counts:
     ledger = Ledger(places.replay, places.shards(SETTINGS))
     return Counts(ledger.env_steps, ledger.episodes, ledger.updates)
 
 
-def test_what_is_whole_is_left_alone(used: tuple[Path, Counts], places: Places) -> None:
+def test_what_is_whole_is_left_alone(used: tuple[Path, Counts], places: RunPaths) -> None:
     assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == []
     assert counted(places) == used[1] and used[1].steps > 300 and used[1].episodes > 10 and used[1].updates == 5
     assert not list(places.replay.glob("*.unusable-*"))
@@ -59,7 +59,7 @@ def test_what_is_whole_is_left_alone(used: tuple[Path, Counts], places: Places) 
 
 @pytest.mark.parametrize(("name", "damage"), SHARD + LEDGER + BOARD, ids=name_of)
 def test_damage_is_set_aside_and_said_and_costs_no_count(
-    used: tuple[Path, Counts], places: Places, name: str, damage: Damage
+    used: tuple[Path, Counts], places: RunPaths, name: str, damage: Damage
 ) -> None:
     before = {file: file.stat().st_size for file in places.replay.iterdir()}
     damage(places.replay / name)
@@ -78,7 +78,7 @@ def test_damage_is_set_aside_and_said_and_costs_no_count(
 
 
 def test_steps_of_a_lost_shard_stay_counted_without_any_other_document(
-    used: tuple[Path, Counts], places: Places
+    used: tuple[Path, Counts], places: RunPaths
 ) -> None:
     remove(places.shard(0))
     prepare(SETTINGS, SPEC, places, "run")
@@ -89,15 +89,15 @@ def test_steps_of_a_lost_shard_stay_counted_without_any_other_document(
     assert counted(places) == used[1] and ledger.inserts == 0
 
 
-def test_a_shard_and_the_ledger_at_once(used: tuple[Path, Counts], places: Places) -> None:
+def test_a_shard_and_the_ledger_at_once(used: tuple[Path, Counts], places: RunPaths) -> None:
     remove(places.shard(0))
     words(STOP=9)(places.ledger)
     prepare(SETTINGS, SPEC, places, "run", lambda: used[1])
     assert counted(places) == used[1]
-    assert Ledger(places.replay, places.shards(SETTINGS))[Entry.SAMPLES] == 5 * SETTINGS.rows_per_batch
+    assert Ledger(places.replay, places.shards(SETTINGS))[LedgerWord.SAMPLES] == 5 * SETTINGS.rows_per_batch
 
 
-def test_a_folder_where_a_role_notes_its_process_is_no_obstacle(places: Places) -> None:
+def test_a_folder_where_a_role_notes_its_process_is_no_obstacle(places: RunPaths) -> None:
     as_folder(places.processes)
     prepare(SETTINGS, SPEC, places, "run")
     assert places.processes.is_file()
@@ -106,7 +106,7 @@ def test_a_folder_where_a_role_notes_its_process_is_no_obstacle(places: Places) 
 @pytest.mark.parametrize("served", [False, True])
 def test_all_that_is_made_is_counted_and_has_its_memory(tmp_path: Path, served: bool) -> None:
     settings = corridor(actors=3, runtime="ray", actor={"inference": "served"}) if served else SETTINGS
-    places = Places(tmp_path / "replay", tmp_path / "checkpoints")
+    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
     places.replay.mkdir()
     prepare(settings, SPEC, places, "run")
     files = [file for file in places.replay.rglob("*") if file.is_file()]
@@ -116,7 +116,7 @@ def test_all_that_is_made_is_counted_and_has_its_memory(tmp_path: Path, served: 
     assert bool(list(places.replay.glob("mailbox_*.bin"))) == served
 
 
-def test_headers_are_checked_while_a_writer_is_at_work(places: Places) -> None:
+def test_headers_are_checked_while_a_writer_is_at_work(places: RunPaths) -> None:
     writer = ShardWriter(places.shard(0))
     writer.claim_row()  # and not published
     assert writer.header[Header.CLAIM] == writer.head + 1

@@ -15,17 +15,17 @@ from tests.fakes import Corridor, corridor, reach
 from shoal.config import change_for_resume
 from shoal.errors import ConfigError, EnvError, ShoalError
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
+from shoal.loops.assembly import RunPaths
 from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
 from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
-from shoal.replay import Entry, Ledger, ShardReader
+from shoal.replay import Ledger, LedgerWord, ShardReader
 from shoal.replay.ledger import HALT, RUN, WIND_DOWN
 from shoal.types import CUT, FINAL
 
 
-def prepared(tmp_path: Path, settings: RunSettings) -> tuple[Places, Ledger]:
-    places = Places(tmp_path / "replay", tmp_path / "checkpoints")
+def prepared(tmp_path: Path, settings: RunSettings) -> tuple[RunPaths, Ledger]:
+    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
     places.replay.mkdir()
     prepare(settings, assembly.describe(settings), places, "test")
     ledger = Ledger(places.replay, places.shards(settings))
@@ -117,7 +117,7 @@ def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:
     actor.run(seconds=0.3)
     report = learner.run(updates=20)
     assert report.updates == ledger.updates == 20
-    assert ledger[Entry.SAMPLES] == 20 * 32
+    assert ledger[LedgerWord.SAMPLES] == 20 * 32
     assert report.weights_version == 1 + 20 // settings.learner.publish_every
     assert report.metrics["loss"] > 0
     for _ in range(3):
@@ -211,15 +211,15 @@ def test_evaluator_keeps_the_best(tmp_path: Path) -> None:
     evaluator = assembly.build_evaluator(settings, places)
     report = evaluator.run(7)
     assert report is not None and len(report.returns) == 7 and report.best
-    steps = ledger[Entry.EVALUATED]
+    steps = ledger[LedgerWord.EVALUATED]
     assert steps >= max(report.lengths)
     assert load_best(places.checkpoints).info["eval_return"] == pytest.approx(np.mean(report.returns))
     again = assembly.build_evaluator(settings, places).run(7)
     assert again is not None and not again.best  # the same weights are no better
-    assert ledger[Entry.EVALUATED] > steps  # also from an evaluator that was started again
-    ledger[Entry.STOP] = HALT
+    assert ledger[LedgerWord.EVALUATED] > steps  # also from an evaluator that was started again
+    ledger[LedgerWord.STOP] = HALT
     assert evaluator.run(7) is None
-    ledger[Entry.STOP] = RUN
+    ledger[LedgerWord.STOP] = RUN
 
 
 def test_evaluation_ends_where_the_environment_has_no_limit(tmp_path: Path) -> None:
@@ -251,13 +251,13 @@ def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     assert (
         report is not None and not report.returns and "0 of 4 episodes had ended when training did" in report.notes[0]
     )
-    ledger[Entry.STOP] = WIND_DOWN
+    ledger[LedgerWord.STOP] = WIND_DOWN
     late = evaluator.run(4)  # asked for before training ended, begun after it
     assert late is not None and not late.returns
     final = evaluator.run(4, seconds=0.2, final=True)
     assert final is not None and final.seconds >= 0.2 and "--checkpoint last" in final.notes[0]
     assert not (places.checkpoints / "best.safetensors").exists()
-    ledger[Entry.STOP] = RUN
+    ledger[LedgerWord.STOP] = RUN
 
 
 @pytest.mark.parametrize("then", [WIND_DOWN, HALT])
@@ -267,7 +267,7 @@ def test_an_evaluation_under_way_ends_with_training(tmp_path: Path, then: int) -
     evaluator = assembly.build_evaluator(settings, places)
 
     def end_training() -> None:
-        ledger[Entry.STOP] = then
+        ledger[LedgerWord.STOP] = then
 
     timer = threading.Timer(0.3, end_training)
     timer.start()
@@ -277,7 +277,7 @@ def test_an_evaluation_under_way_ends_with_training(tmp_path: Path, then: int) -
         assert report is None
     else:
         assert report is not None and report.seconds < 60 and not report.returns and len(report.notes) == 1
-    ledger[Entry.STOP] = RUN
+    ledger[LedgerWord.STOP] = RUN
 
 
 def test_an_evaluation_whose_environment_fails_is_left_out(tmp_path: Path) -> None:

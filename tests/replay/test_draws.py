@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.replay import Column, Keys, Schema, ShardInfo, ShardReader, ShardWriter, create_shard
 from shoal.replay.draws import Draws
 from shoal.replay.gather import n_step_rows
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.types import CUT, FINAL, STEP
 
 GAMMA, DRAWS = 0.9, 1500
@@ -98,7 +98,7 @@ def reference(made: Made, lane: int, logical: int, n: int) -> tuple[float, float
     return total, discount, rows[at]["obs"]
 
 
-def gather(table: Table, keys: Keys, n: int) -> tuple[Any, ...]:
+def gather(table: ShardTable, keys: Keys, n: int) -> tuple[Any, ...]:
     count = len(keys.logical)
     obs, following, action = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64), np.empty(count, np.int32)
     rewards, discounts = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -123,7 +123,7 @@ def test_draws_and_rows_are_those_of_the_slow_reference(shards: list[Any], n: in
     rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         made = [make(Path(folder), rng, index, *shape) for index, shape in enumerate(shards)]
-        table = Table(one.reader for one in made)
+        table = ShardTable(one.reader for one in made)
         draws = Draws(table, n)
         must: list[set[tuple[int, int]]] = []
         for index, one in enumerate(made):
@@ -158,7 +158,7 @@ def test_draws_and_rows_are_those_of_the_slow_reference(shards: list[Any], n: in
 def test_all_starts_are_equally_likely(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     made = make(tmp_path, rng, 0, 40, 3, 90, "stream")
-    table = Table([made.reader])
+    table = ShardTable([made.reader])
     draws, keys = Draws(table, 2), keys_of(60_000)
     assert draws.draw(np.array([60_000]), rng, keys, 0)
     starts, counts = np.unique(keys.logical * 10 + keys.lane, return_counts=True)
@@ -171,7 +171,7 @@ def test_all_starts_are_equally_likely(tmp_path: Path) -> None:
 def test_the_newest_part_only(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     made = [make(tmp_path, rng, 0, 100, 2, 100, "next"), make(tmp_path, rng, 1, 100, 1, 7, "next")]
-    draws = Draws(Table(one.reader for one in made), 1)
+    draws = Draws(ShardTable(one.reader for one in made), 1)
     assert draws.sizes.tolist() == [200, 7]
     draws.keep_newest(0.2)
     assert draws.sizes.tolist() == [40, 2] and draws.first.tolist() == [80, 5]
@@ -184,7 +184,7 @@ def test_the_newest_part_only(tmp_path: Path) -> None:
 
 def test_draws_go_where_they_are_told(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    draws = Draws(Table([make(tmp_path, rng, 0, 100, 1, 100, "next").reader]), 1)
+    draws = Draws(ShardTable([make(tmp_path, rng, 0, 100, 1, 100, "next").reader]), 1)
     keys = Keys(np.full(10, 7, np.int32), np.full(10, 7, np.int32), np.full(10, -7, np.int64))
     assert draws.draw(np.array([4]), rng, keys, 3)
     assert keys.logical[:3].tolist() == [-7] * 3 == keys.logical[7:].tolist() and keys.shard[3:7].tolist() == [0] * 4
@@ -195,7 +195,7 @@ def test_a_window_without_a_start_is_said(tmp_path: Path) -> None:
     create_shard(tmp_path / "cut", ShardInfo(Schema(STREAM), 20, 1))
     writer = ShardWriter(tmp_path / "cut")
     writer.cut(10)
-    draws = Draws(Table([ShardReader(tmp_path / "cut")]), 1)
+    draws = Draws(ShardTable([ShardReader(tmp_path / "cut")]), 1)
     assert draws.sizes.tolist() == [9]
     assert not draws.draw(np.array([4]), np.random.default_rng(0), keys_of(4), 0)
 
@@ -203,14 +203,14 @@ def test_a_window_without_a_start_is_said(tmp_path: Path) -> None:
 def test_an_empty_shard_has_an_empty_window(tmp_path: Path) -> None:
     create_shard(tmp_path / "empty", ShardInfo(Schema(NEXT), 20, 2))
     for n in (1, 3):
-        draws = Draws(Table([ShardReader(tmp_path / "empty")]), n)
+        draws = Draws(ShardTable([ShardReader(tmp_path / "empty")]), n)
         draws.keep_newest(0.2)
         assert draws.sizes.tolist() == [0]
 
 
 def test_a_second_look_takes_in_what_was_written(tmp_path: Path) -> None:
     create_shard(tmp_path / "one", ShardInfo(Schema(NEXT), 32, 1))
-    writer, draws = ShardWriter(tmp_path / "one"), Draws(Table([ShardReader(tmp_path / "one")]), 1)
+    writer, draws = ShardWriter(tmp_path / "one"), Draws(ShardTable([ShardReader(tmp_path / "one")]), 1)
     row = {column.name: np.zeros((1, *column.shape), column.dtype) for column in NEXT}
     for _ in range(33):
         writer.append(row)

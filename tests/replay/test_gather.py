@@ -13,7 +13,7 @@ from shoal.errors import ReplayError
 from shoal.replay import Column, SequenceView, ShardInfo, ShardReader, ShardWriter, create_shard, gather
 from shoal.replay.gather import Copier, copy_stretches
 from shoal.replay.schema import Schema
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 
 ROWS, LANES, BATCH = 7, 2, 60
 
@@ -37,7 +37,7 @@ def test_rows_of_two_shards_are_copied_whatever_their_dtype(
         ShardWriter(tmp_path / name).append_chunk({"obs": source, "boundary": np.zeros((ROWS, LANES), np.uint8)})
         readers.append(ShardReader(tmp_path / name))
         sources.append(source)
-    table, width = Table(readers), schema["obs"].nbytes
+    table, width = ShardTable(readers), schema["obs"].nbytes
     shard, lane = rng.integers(0, 2, 50).astype(np.int32), rng.integers(0, LANES, 50).astype(np.int32)
     logical, target = rng.integers(0, ROWS, 50), rng.permutation(BATCH)[:50]
     out = np.ones((steps, BATCH, *shape), dtype)
@@ -56,7 +56,7 @@ def test_rows_of_two_shards_are_copied_whatever_their_dtype(
 
 def test_a_column_that_a_shard_lacks_has_no_address(shards: Any) -> None:
     _, reader = shards.small(16, obs=(1,))
-    table = Table([reader])
+    table = ShardTable([reader])
     assert table["next_obs"].tolist() == [0] and table["obs"][0] != 0
     table.remove(0)
     assert len(table.rows) == len(table["obs"]) == 0

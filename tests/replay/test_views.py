@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from shoal.errors import ReplayError, WrongSchema
 from shoal.replay import Column, NStepView, Prioritized, Replay, SequenceView, Uniform
 from shoal.replay.gather import Copier
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.types import CUT, FINAL, STEP, Keys, Sample, Sequence
 
 EXTRAS = (Column("log_prob", "float32"), Column("core", "float32", (3,)), Column("odd", "uint8", (5,)))
@@ -350,7 +350,7 @@ def _fill(view: Any, reader: Any, logical: list[int]) -> Any:
     out = view.allocate(reader.info.schema, len(logical), np.zeros)
     numbers = np.array(logical, np.int64)
     keys = Keys(np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32), numbers)
-    view.fill(Table([reader]), keys, np.arange(len(numbers)), out, Copier())
+    view.fill(ShardTable([reader]), keys, np.arange(len(numbers)), out, Copier())
     return out
 
 

@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 
 from shoal.runtime import progress as module
-from shoal.runtime.progress import Progress, Status, eta, plain_line
+from shoal.runtime.progress import Progress, Snapshot, eta, plain_line
 
-FULL = Status(
+FULL = Snapshot(
     env_steps=12_345,
     elapsed=3725.9,
     target_steps=100_000,
@@ -70,7 +70,7 @@ def test_a_full_line() -> None:
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    assert plain_line(Status(env_steps=5, elapsed=3725.9)) == "5 steps | 1:02:05 elapsed"
+    assert plain_line(Snapshot(env_steps=5, elapsed=3725.9)) == "5 steps | 1:02:05 elapsed"
     unknown = replace(FULL, steps_per_second=math.nan, loss=math.inf, train_return=None, replay_capacity=None, note="")
     assert plain_line(unknown) == (
         "12,345 steps of 100,000 (12 %) | 41.3 updates/s | eval 201.5 | staleness 2.125 | replay 5,000 rows | "
@@ -83,11 +83,11 @@ def test_what_is_unknown_is_left_out() -> None:
     [(0, 100, 10.0, 10.0), (150, 100, 10.0, 0.0), (0, None, 10.0, None), (0, 100, 0.0, None), (0, 100, None, None)],
 )
 def test_eta(steps: int, target: int | None, rate: float | None, expected: float | None) -> None:
-    assert eta(Status(env_steps=steps, elapsed=1.0, target_steps=target, steps_per_second=rate)) == expected
+    assert eta(Snapshot(env_steps=steps, elapsed=1.0, target_steps=target, steps_per_second=rate)) == expected
 
 
 def test_percent_is_rounded_down() -> None:
-    assert "(99 %)" in plain_line(Status(env_steps=99_999, elapsed=1.0, target_steps=100_000))
+    assert "(99 %)" in plain_line(Snapshot(env_steps=99_999, elapsed=1.0, target_steps=100_000))
 
 
 def test_plain_lines_come_every_few_seconds_and_last(clock: Clock) -> None:
@@ -95,7 +95,7 @@ def test_plain_lines_come_every_few_seconds_and_last(clock: Clock) -> None:
     with progress:
         for second in range(12):
             clock.now = float(second)
-            progress.update(Status(env_steps=second, elapsed=clock.now))
+            progress.update(Snapshot(env_steps=second, elapsed=clock.now))
     assert [line.split()[0] for line in out.getvalue().splitlines()] == ["0", "5", "10", "11"]
     progress.stop()
     progress.update(FULL)
@@ -105,8 +105,8 @@ def test_plain_lines_come_every_few_seconds_and_last(clock: Clock) -> None:
 def test_each_evaluation_and_note_has_its_line(clock: Clock) -> None:
     progress, out = plain()
     with progress:
-        progress.update(Status(env_steps=1, elapsed=0.0))
-        first = Status(env_steps=2, elapsed=0.1, eval_return=9.5, evaluations=1, stop_return=475.0)
+        progress.update(Snapshot(env_steps=1, elapsed=0.0))
+        first = Snapshot(env_steps=2, elapsed=0.1, eval_return=9.5, evaluations=1, stop_return=475.0)
         for status in (first, replace(first, env_steps=3), replace(first, env_steps=4, evaluations=2, eval_steps=3)):
             progress.update(status)
         progress.note("actor 1 [bold]died[/bold] and was started again after a very long explanation")
@@ -179,9 +179,9 @@ def test_a_poor_encoding_or_a_closed_terminal_does_not_end_a_run() -> None:
 
 ON_TERMINAL = """
 import sys, time
-from shoal.runtime.progress import Progress, Status
+from shoal.runtime.progress import Progress, Snapshot
 def status(n):
-    return Status(env_steps=n, elapsed=n / 100, target_steps=1000, steps_per_second=100.0, bottleneck="balanced")
+    return Snapshot(env_steps=n, elapsed=n / 100, target_steps=1000, steps_per_second=100.0, bottleneck="balanced")
 with Progress("CartPole-v1") as progress:
     started = time.monotonic()
     n = 0

@@ -16,7 +16,7 @@ import pytest
 
 from shoal.replay import Column, Keys, Schema, ShardInfo, ShardReader, ShardWriter, create_shard
 from shoal.replay.shard import Header
-from shoal.sharing import Description, Entry, Registry, create_distributed_registry
+from shoal.sharing import Description, Registry, SharedBuffer, create_distributed_registry
 from shoal.sharing.pool import Pool
 from shoal.types import Transition
 
@@ -51,7 +51,7 @@ class Member:
             create_shard(path, ShardInfo(Schema(columns), ring, lanes))
             self.writers.append(ShardWriter(path))
             self.write(self.writers[-1], size)
-        self.entry = Entry(self.buffer_id, run, "DQN", 1, description, self.paths)
+        self.entry = SharedBuffer(self.buffer_id, run, "DQN", 1, description, self.paths)
         registry.announce(self.entry)
 
     def write(self, writer: ShardWriter, rows: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import ConfigError
-from shoal.sharing import Description, Entry, Registry, connect_registry, create_distributed_registry
+from shoal.sharing import Description, Registry, SharedBuffer, connect_registry, create_distributed_registry
 from shoal.sharing.process import ProcessId
 from shoal.sharing.registry import REGISTRY
 
@@ -25,7 +25,7 @@ DESCRIPTION = Description("Toy-v0", "Discrete(2)", "Discrete(3)", "env")
 
 def test_a_buffer_is_found_by_everyone(group: Registry) -> None:
     buffer_id = group.register_buffer("my_run_1", "SAC", "Toy-v0")
-    entry = Entry(buffer_id, "my_run_1", "SAC", os.getpid(), DESCRIPTION, (Path("/x/shard"),))
+    entry = SharedBuffer(buffer_id, "my_run_1", "SAC", os.getpid(), DESCRIPTION, (Path("/x/shard"),))
     group.announce(entry, "Toy-v0")
     other = connect_registry(group.path)
     assert list(other.entries()) == [entry] and other.env_id(buffer_id) == "Toy-v0"
@@ -157,7 +157,7 @@ def test_who_was_removed_and_lives_comes_back(tmp_path: Path) -> None:
     registry = create_distributed_registry(path=tmp_path / "group", stale_seconds=0.2)
     buffer_id = registry.register_buffer("one", "SAC", "Toy-v0")
     (tmp_path / "elsewhere").mkdir()
-    entry = Entry(buffer_id, "one", "SAC", os.getpid(), DESCRIPTION, (tmp_path / "elsewhere",))
+    entry = SharedBuffer(buffer_id, "one", "SAC", os.getpid(), DESCRIPTION, (tmp_path / "elsewhere",))
     presence = registry.announce(entry, "Toy-v0")
     shutil.rmtree(registry.folder(buffer_id))
     wait_for(lambda: presence.returns)
@@ -165,7 +165,7 @@ def test_who_was_removed_and_lives_comes_back(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").rmdir()
     shutil.rmtree(registry.folder(buffer_id))
     wait_for(lambda: presence.returns == 2)
-    assert presence.rows_lost and registry.entry(buffer_id) == Entry(buffer_id, "one", "SAC", os.getpid())
+    assert presence.rows_lost and registry.entry(buffer_id) == SharedBuffer(buffer_id, "one", "SAC", os.getpid())
     registry.deregister_buffer(buffer_id)
     time.sleep(0.2)
     assert list(registry.entries()) == [], "who was deregistered does not"
@@ -257,7 +257,7 @@ def test_a_folder_without_a_sign_of_life_is_passed_over(group: Registry) -> None
 
 def test_an_entry_is_never_seen_half_written(group: Registry) -> None:
     buffer_id = group.register_buffer("one", "SAC")
-    entry, stop = Entry(buffer_id, "one", "SAC" * 1000, 1), threading.Event()
+    entry, stop = SharedBuffer(buffer_id, "one", "SAC" * 1000, 1), threading.Event()
 
     def announce() -> None:
         while not stop.is_set():
@@ -268,7 +268,7 @@ def test_an_entry_is_never_seen_half_written(group: Registry) -> None:
     seen = {group.entry(buffer_id) for _ in range(300)}
     stop.set()
     thread.join()
-    assert seen <= {entry, Entry(buffer_id, "one", "SAC", os.getpid())}
+    assert seen <= {entry, SharedBuffer(buffer_id, "one", "SAC", os.getpid())}
     assert "pid" in json.loads((group.folder(buffer_id) / "entry.json").read_text())
 
 

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, Seat, Width
+from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, PolicyContext, Width
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
@@ -146,7 +146,7 @@ class ActionScale:
 class ActorCriticPolicy:
     """Draws from the network's distribution and records it."""
 
-    def __init__(self, config: ActorCriticConfig, spec: EnvSpec, seat: Seat, *, value: bool = False) -> None:
+    def __init__(self, config: ActorCriticConfig, spec: EnvSpec, seat: PolicyContext, *, value: bool = False) -> None:
         """Args:
         config: hyper-parameters.
         spec: the environment.

@@ -24,7 +24,7 @@ from shoal.algorithms.interface import (
     LearnerContext,
     Outcome,
     Policy,
-    Seat,
+    PolicyContext,
     Width,
 )
 from shoal.algorithms.kinds import require_kind
@@ -114,7 +114,7 @@ def continuous_algorithm(
     name: str,
     summary: str,
     config: type[ContinuousConfig],
-    make_policy: Callable[[Any, EnvSpec, Seat], Policy],
+    make_policy: Callable[[Any, EnvSpec, PolicyContext], Policy],
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner],
     *,
     min_size: int,
@@ -223,7 +223,7 @@ def as_it_is(out: Array, rng: np.random.Generator) -> Array:
 class ExploringPolicy:
     """Acts with a policy network: exploring as its algorithm does, uniformly until something was learned."""
 
-    def __init__(self, network: PolicyNetwork, explore: Act, greedy: Act, spec: EnvSpec, seat: Seat) -> None:
+    def __init__(self, network: PolicyNetwork, explore: Act, greedy: Act, spec: EnvSpec, seat: PolicyContext) -> None:
         """Args:
         network: maps observations to what `explore` and `greedy` turn into actions.
         explore: how an actor acts.

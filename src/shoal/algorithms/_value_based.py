@@ -20,7 +20,7 @@ from shoal.algorithms.interface import (
     LearnerContext,
     LearnerState,
     Outcome,
-    Seat,
+    PolicyContext,
     StepResult,
     Width,
 )
@@ -127,7 +127,7 @@ class EpsilonGreedyPolicy:
         action_values: Callable[[Tensor], Tensor],
         config: ValueConfig,
         spec: EnvSpec,
-        seat: Seat,
+        seat: PolicyContext,
     ) -> None:
         """Args:
         network: maps observations to something `action_values` turns into [N, A].

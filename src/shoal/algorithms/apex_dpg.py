@@ -47,7 +47,7 @@ from shoal.algorithms._continuous import (
 )
 from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
 from shoal.algorithms._value_based import InitialPriorities
-from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, Policy, Seat
+from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, Policy, PolicyContext
 from shoal.networks import CriticNetwork, PolicyNetwork
 from shoal.ops import bootstrap_target, sigma_ladder
 from shoal.replay import Column
@@ -98,7 +98,7 @@ def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
 class PricingPolicy:
     """An exploring policy that knows what its steps are worth."""
 
-    def __init__(self, config: Config, spec: EnvSpec, seat: Seat) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, seat: PolicyContext) -> None:
         self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
         ladder = sigma_ladder(seat.actors * seat.lanes, config.noise_max, config.noise_min)
         # Each actor gets its share of bold and careful lanes.
@@ -140,7 +140,7 @@ class PricingPolicy:
         self._priorities.reset()
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return PricingPolicy(config, spec, seat)
 

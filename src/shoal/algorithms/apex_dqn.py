@@ -33,7 +33,7 @@ from shoal.algorithms._value_based import (
     priority_column,
     require_discrete,
 )
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
 from shoal.networks import QNetwork
 from shoal.ops import double_q_target, huber, q_learning_target, td_error
 from shoal.types import EnvSpec
@@ -53,7 +53,7 @@ def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     return QNetwork(spec.obs_shape, spec.obs_dtype, spec.num_actions, config.hidden, config.dueling)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return EpsilonGreedyPolicy(make_network(config, spec), _action_values, config, spec, seat)
 

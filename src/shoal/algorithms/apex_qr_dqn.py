@@ -30,7 +30,7 @@ from shoal.algorithms._value_based import (
     priority_column,
     require_discrete,
 )
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
 from shoal.networks import QuantileNetwork
 from shoal.ops import batched_index, double_quantile_target, quantile_huber_loss, quantile_midpoints
 from shoal.types import EnvSpec
@@ -51,7 +51,7 @@ def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     return QuantileNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return EpsilonGreedyPolicy(make_network(config, spec), _action_values, config, spec, seat)
 

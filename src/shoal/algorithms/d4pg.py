@@ -51,7 +51,7 @@ from shoal.algorithms._continuous_learner import (
     PolicyLoss,
     Rules,
 )
-from shoal.algorithms.interface import Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
 from shoal.networks import CriticNetwork, PolicyNetwork
 from shoal.ops import (
     bootstrap_target,
@@ -108,7 +108,7 @@ def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
     return CriticNetwork(spec.obs_shape, size, config.critic_hidden, config.activation, outputs=config.atoms)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     noise = GaussianNoise(np.full(seat.lanes, config.noise), config.noise_correlation)
     return ExploringPolicy(make_network(config, spec), noise, as_it_is, spec, seat)

@@ -21,7 +21,7 @@ from pydantic import Field
 from shoal.algorithms import _actor_critic as common
 from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
 from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, clipped_surrogate_loss, masked_mean, normalized, vtrace
 from shoal.replay import Column
@@ -49,7 +49,7 @@ def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
     return common.columns(config, spec)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return ActorCriticPolicy(config, spec, seat)
 

@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.algorithms import _actor_critic as common
 from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
 from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, masked_mean, normalized, policy_gradient_loss, relevance_mask, vtrace
@@ -90,7 +90,7 @@ def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
         )
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return ActorCriticPolicy(config, spec, seat, value=config.clear.enabled)
 

@@ -37,7 +37,7 @@ class AlgorithmConfig(BaseModel):
 
 
 @dataclass(frozen=True)
-class Seat:
+class PolicyContext:
     """Which of the run's actors a policy serves; exploration may differ from seat to seat."""
 
     index: int = 0
@@ -167,7 +167,7 @@ class Algorithm:
     check: Callable[[EnvSpec], None]
     columns: Callable[[Any, EnvSpec], tuple[Column, ...]]
     make_view: Callable[[Any, Schema], View]
-    make_policy: Callable[[Any, EnvSpec, Seat], Policy]
+    make_policy: Callable[[Any, EnvSpec, PolicyContext], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     check_replay: Callable[[Any, tuple[str, ...]], None] = lambda config, selectors: None

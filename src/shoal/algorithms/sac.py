@@ -30,7 +30,7 @@ from shoal.algorithms._continuous import (
     continuous_algorithm,
 )
 from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
-from shoal.algorithms.interface import Learner, LearnerContext, Policy, Seat
+from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
 from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std
 from shoal.networks.continuous import LOG_STD_MAX, LOG_STD_MIN
 from shoal.ops import soft_q_target, squashed_gaussian, temperature_loss
@@ -71,7 +71,7 @@ def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
     return CriticNetwork(spec.obs_shape, size, config.critic_hidden, config.activation, members=2)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """What an actor holds."""
     return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, seat)
 

@@ -10,6 +10,6 @@ It reads run folders and nothing else: no torch, no Ray, no process. matplotlib 
 from shoal.analysis.comparison import compare
 from shoal.analysis.page import write_report
 from shoal.analysis.results import Comparison
-from shoal.analysis.runs import Group, Run, read_groups
+from shoal.analysis.runs import ComparedRun, RunGroup, read_groups
 
-__all__ = ["Comparison", "Group", "Run", "compare", "read_groups", "write_report"]
+__all__ = ["ComparedRun", "Comparison", "RunGroup", "compare", "read_groups", "write_report"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.analysis.results import Comparison, GroupResult
-from shoal.analysis.runs import METRICS, Run
+from shoal.analysis.runs import METRICS, ComparedRun
 from shoal.analysis.statistics import Estimate, smallest_p
 
 _P = 0.05
@@ -150,6 +150,6 @@ def _count(things: Sequence[object], word: str) -> str:
     return f"{len(things)} {_plural(len(things), word)}"
 
 
-def _names(runs: Sequence[Run], most: int = 3) -> str:
+def _names(runs: Sequence[ComparedRun], most: int = 3) -> str:
     listed = ", ".join(f"{run.launch.name}/{run.path.name}" for run in runs[:most])
     return listed + (f" and {len(runs) - most} more" if len(runs) > most else "")

@@ -26,7 +26,7 @@ from shoal.analysis.curves import (
     over_steps,
 )
 from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Reached, Score, Unit
-from shoal.analysis.runs import METRICS, Group, Run
+from shoal.analysis.runs import METRICS, ComparedRun, RunGroup
 from shoal.analysis.statistics import Estimate, Floats
 from shoal.errors import ConfigError, UnknownName
 
@@ -38,7 +38,7 @@ _STEPS, _SECONDS = 0, 1
 class _Sample(NamedTuple):
     """A group with its resamples: of the runs that have the metric, and of all."""
 
-    group: Group
+    group: RunGroup
     unit: Unit
     units: int
     scores: tuple[Score, ...]
@@ -48,7 +48,7 @@ class _Sample(NamedTuple):
 
 
 def compare(
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     metric: str = "auto",
     threshold: float | None = None,
     seed: int = 0,
@@ -79,7 +79,7 @@ def compare(
     return Comparison(name, threshold, seed, resamples, span, results)
 
 
-def choose_metric(groups: Sequence[Group], metric: str) -> str:
+def choose_metric(groups: Sequence[RunGroup], metric: str) -> str:
     """The metric's name in metrics.jsonl; every group has at least one run with it."""
     if metric != "auto" and metric not in METRICS:
         raise UnknownName("metric", metric, ["auto", *METRICS])
@@ -97,7 +97,7 @@ def choose_metric(groups: Sequence[Group], metric: str) -> str:
 
 
 def _sample(
-    group: Group, metric: str, threshold: float | None, span: Range | None, resamples: int, rng: np.random.Generator
+    group: RunGroup, metric: str, threshold: float | None, span: Range | None, resamples: int, rng: np.random.Generator
 ) -> _Sample:
     scores = tuple(_score(run, metric, threshold, span) for run in group.runs)
     judged = tuple(score for score in scores if metric in score.run.readings)
@@ -124,7 +124,7 @@ def _independent(sample: _Sample) -> npt.NDArray[np.str_]:
     return _labels(sample.judged, "launches" if together else sample.unit)
 
 
-def _score(run: Run, metric: str, threshold: float | None, span: Range | None) -> Score:
+def _score(run: ComparedRun, metric: str, threshold: float | None, span: Range | None) -> Score:
     readings = run.readings.get(metric, Readings(np.empty(0), np.empty(0), np.empty(0)))
     area = final = math.nan
     if span is not None and len(readings.step):

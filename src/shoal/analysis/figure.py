@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.analysis.results import Band, Comparison
-from shoal.analysis.runs import Group
+from shoal.analysis.runs import RunGroup
 from shoal.analysis.statistics import LEVEL
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def draw(comparison: Comparison) -> bytes:
         return file.getvalue()
 
 
-def _label(group: Group) -> str:
+def _label(group: RunGroup) -> str:
     launches = f" in {len(group.launches)} launches" if len(group.launches) > 1 else ""
     return f"{group.name} (n = {len(group.runs)}{launches})"
 

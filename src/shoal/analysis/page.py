@@ -13,7 +13,7 @@ from urllib.parse import quote
 from shoal.analysis.cautions import verdicts, warnings
 from shoal.analysis.figure import draw
 from shoal.analysis.results import Comparison
-from shoal.analysis.tables import Table, as_json, definitions, groups_table, runs_table, threshold_table
+from shoal.analysis.tables import TextTable, as_json, definitions, groups_table, runs_table, threshold_table
 from shoal.errors import ConfigError
 
 _STYLE = """
@@ -90,7 +90,7 @@ def _list(kind: str, lines: list[str]) -> str:
     return f'<ul class="{kind}">' + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
 
 
-def _table(table: Table, link: bool = False) -> str:
+def _table(table: TextTable, link: bool = False) -> str:
     """A table; with `link`, the last column holds paths."""
 
     def cell(text: str, last: bool) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from shoal.analysis.curves import Range
-from shoal.analysis.runs import Group, Run
+from shoal.analysis.runs import ComparedRun, RunGroup
 from shoal.analysis.statistics import Estimate, Floats
 
 Unit = Literal["launches", "runs", "nothing"]
@@ -30,7 +30,7 @@ class Band(NamedTuple):
 class Score(NamedTuple):
     """One run: NaN where it has no reading of the metric, infinite where it never reached the threshold."""
 
-    run: Run
+    run: ComparedRun
     area: float
     final: float
     reached: tuple[tuple[float, float], ...]
@@ -67,7 +67,7 @@ class GroupResult:
         wall_seconds, steps_per_second: medians over its runs.
     """
 
-    group: Group
+    group: RunGroup
     unit: Unit
     units: int
     independent: int

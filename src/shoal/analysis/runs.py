@@ -30,7 +30,7 @@ _PEER = re.compile(r"share/(.+)/fraction")
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """What one run folder says.
 
     Attributes:
@@ -57,12 +57,12 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """A folder of runs."""
 
     name: str
     path: Path
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
 
     @property
     def launches(self) -> Counter[Path]:
@@ -85,9 +85,9 @@ class Group:
         return f"{runs} in {len(self.launches)} launches"
 
 
-def read_groups(paths: Sequence[Path]) -> list[Group]:
+def read_groups(paths: Sequence[Path]) -> list[RunGroup]:
     """Reads groups and gives each a name of its own: the end of its path, as much of it as is needed."""
-    groups: dict[Path, Group] = {}
+    groups: dict[Path, RunGroup] = {}
     for path in paths:
         group = read_group(path)
         if group.path in groups:
@@ -101,11 +101,11 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
             parts += 1
         name = "/".join(group.path.parts[-parts:])
         name = name.encode("utf-8", "replace").decode()  # a figure takes no letters that are only bytes to this locale
-        named.append(Group(name, group.path, group.runs))
+        named.append(RunGroup(name, group.path, group.runs))
     return named
 
 
-def read_group(path: Path) -> Group:
+def read_group(path: Path) -> RunGroup:
     """Reads all runs of a folder. It may be a link; links inside it, such as `latest`, are not followed."""
     if not path.exists():
         beside = path.parent if path.parent.is_dir() else Path()
@@ -120,7 +120,7 @@ def read_group(path: Path) -> Group:
             f"{path} holds no run: neither it nor a folder inside it, at any depth, has a {_FILE} (links are not "
             "followed). Name a folder with runs in it, or the folder of a run."
         )
-    return Group(root.name, root, runs)
+    return RunGroup(root.name, root, runs)
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -131,13 +131,13 @@ def _run_folders(root: Path) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _read_run(path: Path) -> Run:
+def _read_run(path: Path) -> ComparedRun:
     rows, damaged = read_rows(path / _FILE)
     readings = {name: found for name in METRICS.values() if len((found := _readings(rows, name)).step)}
     peers = {match[1] for row in rows for name in row if (match := _PEER.fullmatch(name))}
     info, summary = _document(path / "run.json"), _document(path / "summary.json")
     seed, status = info.get("seed"), summary.get("status")
-    return Run(
+    return ComparedRun(
         path=path,
         launch=path.parent,
         seed=seed if isinstance(seed, int) else None,

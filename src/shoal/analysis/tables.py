@@ -15,7 +15,7 @@ NEVER = "not reached"
 _RULES = {1: "one reading", 3: "mean of 3 readings"}
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Rows of text; the first column is left-aligned, the others are numbers."""
 
     title: str
@@ -53,7 +53,7 @@ def share(fraction: float) -> str:
     return NONE if math.isnan(fraction) else f"{100 * fraction:.1f} %"
 
 
-def groups_table(comparison: Comparison) -> Table:
+def groups_table(comparison: Comparison) -> TextTable:
     """One row for each group."""
     columns = (
         "group",
@@ -80,16 +80,16 @@ def groups_table(comparison: Comparison) -> Table:
         )
         for one in comparison.groups
     )
-    return Table(f"{comparison.metric} over {_steps(comparison)}", columns, rows)
+    return TextTable(f"{comparison.metric} over {_steps(comparison)}", columns, rows)
 
 
-def threshold_table(comparison: Comparison) -> Table | None:
+def threshold_table(comparison: Comparison) -> TextTable | None:
     """Two rows for each group, one for each rule; None without a threshold."""
     if comparison.threshold is None:
         return None
     columns = ("group", "reached by", "runs", "steps", "ratio of steps", "seconds", "ratio of seconds")
     rows = tuple(_reached_row(one, reached) for one in comparison.groups for reached in one.reached)
-    return Table(f"time to {comparison.metric} = {comparison.threshold:.10g}", columns, rows)
+    return TextTable(f"time to {comparison.metric} = {comparison.threshold:.10g}", columns, rows)
 
 
 def _reached_row(one: GroupResult, reached: Reached) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ def _reached_row(one: GroupResult, reached: Reached) -> tuple[str, ...]:
     )
 
 
-def runs_table(comparison: Comparison, beside: Path) -> Table:
+def runs_table(comparison: Comparison, beside: Path) -> TextTable:
     """One row for each run; the last column is its path as seen from the folder `beside`."""
     columns = ["group", "launch", "seed", "status", "readings", "steps", "wall s", "area", "final return"]
     columns += [f"steps to {comparison.threshold:.10g}, {_RULES[window]}" for window in _windows(comparison)]
     columns += ["foreign", "from", "run"]
     rows = tuple(_run_row(one, score, comparison.metric, beside) for one in comparison.groups for score in one.scores)
-    return Table("every run", tuple(columns), rows)
+    return TextTable("every run", tuple(columns), rows)
 
 
 def _run_row(one: GroupResult, score: Score, metric: str, beside: Path) -> tuple[str, ...]:

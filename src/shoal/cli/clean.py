@@ -32,7 +32,7 @@ _NEW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Held:
+class LeftReplay:
     """A replay that takes memory or disk space."""
 
     path: Path
@@ -83,7 +83,7 @@ def clean(
         typer.echo(f"{len(wanted)} that can still be of use stay: `shoal clean --all` frees them, too.")
 
 
-def find_held(runs: Path) -> Iterator[Held]:
+def find_held(runs: Path) -> Iterator[LeftReplay]:
     """Every replay of this user on shared memory, and those on disk that belong to, or lie in, the runs of a folder."""
     from shoal.replay.storage import replay_folders, sharing_folders
 
@@ -108,7 +108,7 @@ def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
                 yield path, run.path
 
 
-def _held(path: Path, run: Path | None) -> Held:
+def _held(path: Path, run: Path | None) -> LeftReplay:
     """Args:
     path: a replay, or a registry.
     run: the run that uses it, where that is known better than its owner.json says: it may have been moved.
@@ -120,7 +120,7 @@ def _held(path: Path, run: Path | None) -> Held:
     with contextlib.suppress(OSError):  # its run may be removing it just now
         nbytes = folder_bytes(path)
     state = _registry_state(path) if (path / "registry.json").is_file() else _state(path, run)
-    return Held(path, run, state, nbytes)
+    return LeftReplay(path, run, state, nbytes)
 
 
 def _registry_state(path: Path) -> State:
@@ -163,7 +163,7 @@ def _is_kept(config: Path) -> bool:
     return False
 
 
-def _agreed(wanted: list[Held], everything: bool, yes: bool) -> bool:
+def _agreed(wanted: list[LeftReplay], everything: bool, yes: bool) -> bool:
     from shoal.replay.storage import gib
 
     if not sys.stdin.isatty() or (everything and yes):
@@ -172,7 +172,7 @@ def _agreed(wanted: list[Held], everything: bool, yes: bool) -> bool:
     return typer.confirm(f"\nAlso remove {len(wanted)} replays that can still be of use ({size})?", default=False)
 
 
-def _removed(held: Held) -> bool:
+def _removed(held: LeftReplay) -> bool:
     """Removes a replay while holding its lock, so that no run takes it up meanwhile. Nothing is written elsewhere."""
     from shoal.runtime.run_folder import RunFolder
 

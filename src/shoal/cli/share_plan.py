@@ -98,7 +98,7 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
             settings = load_sb3_scenario(path, own)
             env_id, steps = settings.env.sharing_id, settings.total_timesteps
             return Candidate(name, settings.algo, env_id, seed, steps, path, tuple(own), settings)
-        from shoal.loops.group import sharing_id  # loads torch and numba
+        from shoal.loops.sharing_group import sharing_id  # loads torch and numba
 
         run = load_target(str(path), own, consent="")
         return Candidate(name, run.algo, sharing_id(run.env), seed, run.stop.steps, path, tuple(own))

@@ -17,7 +17,7 @@ from shoal.loops.remote_policy import Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Entry, Ledger, RateLimiter, ShardWriter
+from shoal.replay import Ledger, LedgerWord, RateLimiter, ShardWriter
 from shoal.replay.back_pressure import BackPressure
 from shoal.types import FINAL, Array, Episode
 
@@ -117,7 +117,7 @@ class Actor:
         inserts = self._ledger.inserts
         if self._queue is not None and self._queue.full and inserts >= self._limiter.min_size:
             return False
-        return self._limiter.may_insert(inserts, self._ledger[Entry.SAMPLES], self._ledger[Entry.GRANT])
+        return self._limiter.may_insert(inserts, self._ledger[LedgerWord.SAMPLES], self._ledger[LedgerWord.GRANT])
 
     def _step(self, episodes: list[Episode]) -> int:
         """One step of every lane; returns how many were steps and not resets."""

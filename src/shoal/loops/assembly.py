@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shoal.algorithms import ALGORITHMS
-from shoal.algorithms.interface import LearnerContext, Policy, Seat
+from shoal.algorithms.interface import LearnerContext, Policy, PolicyContext
 from shoal.envs import Env, describe_env, make_env
 from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.actor import Actor
@@ -22,12 +22,12 @@ from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
 from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.mailbox import Layout, Mailbox
-from shoal.loops.places import Places as Places
 from shoal.loops.remote_policy import RemotePolicy
+from shoal.loops.run_paths import RunPaths as RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.networks.continuous import ObservationNorm
-from shoal.replay import Column, Entry, Ledger, RateLimiter, Schema, ShardReader, ShardWriter, Span
+from shoal.replay import Column, Ledger, LedgerWord, RateLimiter, Schema, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
 from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
 from shoal.types import EnvSpec
@@ -125,7 +125,7 @@ def mailbox_layout(settings: RunSettings, spec: EnvSpec) -> Layout:
     return Layout(settings.env.lanes, Column("obs", spec.obs_dtype, spec.obs_shape), answer)
 
 
-def make_policy(settings: RunSettings, spec: EnvSpec, seat: Seat) -> Policy:
+def make_policy(settings: RunSettings, spec: EnvSpec, seat: PolicyContext) -> Policy:
     """A policy in the arithmetic the actors use."""
     policy = settings.definition.make_policy(settings.algorithm, spec, seat)
     if settings.actor.precision == "bfloat16":
@@ -135,20 +135,20 @@ def make_policy(settings: RunSettings, spec: EnvSpec, seat: Seat) -> Policy:
     return policy
 
 
-def build_actor(settings: RunSettings, places: Places, index: int) -> Actor:
+def build_actor(settings: RunSettings, places: RunPaths, index: int) -> Actor:
     """One actor."""
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
     writer = ShardWriter(places.shard(index))
     ledger = Ledger(places.replay, places.shards(settings))
-    restarts, resumed = writer.epoch - 1, ledger[Entry.RESUMED]
+    restarts, resumed = writer.epoch - 1, ledger[LedgerWord.RESUMED]
     policy: Policy
     board: WeightBoard | None = None
     if settings.actor.inference == "served":
         policy = RemotePolicy(Mailbox(places.mailbox(index), mailbox_layout(settings, spec)))
     else:
         seed = seed_of(settings, "policy", index, restarts, resumed)
-        seat = Seat(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
+        seat = PolicyContext(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(settings, spec, seat)
         board = WeightBoard(places.board, FlatModule(policy.module).size)
     view = settings.definition.make_view(settings.algorithm, writer.info.schema)
@@ -200,11 +200,11 @@ def _make_actor_env(settings: RunSettings, index: int, restarts: int, resumed: i
     return make_env(settings.env, settings.env.lanes, seed)
 
 
-def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
+def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
     """The learner, going on from its last checkpoint if there is one."""
     # Here, so that the other roles start without numba: see `shoal.replay`.
-    from shoal.loops.group import Group
     from shoal.loops.learner import LearnerLoop
+    from shoal.loops.sharing_group import SharingGroup
     from shoal.replay import Replay
 
     _limit_threads(settings.learner.threads)
@@ -215,9 +215,9 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
     ledger = Ledger(places.replay, places.shards(settings))
-    resumed = ledger[Entry.RESUMED]
-    torch.manual_seed(seed_of(settings, "learner", again=ledger[Entry.LEARNERS], resumed=resumed))
-    ledger.add(Entry.LEARNERS, 1)
+    resumed = ledger[LedgerWord.RESUMED]
+    torch.manual_seed(seed_of(settings, "learner", again=ledger[LedgerWord.LEARNERS], resumed=resumed))
+    ledger.add(LedgerWord.LEARNERS, 1)
     prioritized = any(part.type == "prioritized" for part in settings.replay.selectors)
     context = LearnerContext(device, settings.learner.autocast, settings.learner.compile, prioritized)
     learner = settings.definition.make_learner(settings.algorithm, spec, context)
@@ -226,14 +226,16 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     view = settings.definition.make_view(settings.algorithm, schema)
     seed = seed_of(settings, "replay", again=ledger.updates, resumed=resumed)
     group = (
-        Group(settings, spec, places.shards(settings), places.checkpoints.parent.name)
+        SharingGroup(settings, spec, places.shards(settings), places.checkpoints.parent.name)
         if settings.share.registry
         else None
     )
     board = WeightBoard(places.board, FlatModule(learner.module).size)
     features = None
     if settings.replay.compares_features:
-        features = BoardFeatures(settings.definition.make_policy(settings.algorithm, spec, Seat()), board, device)
+        features = BoardFeatures(
+            settings.definition.make_policy(settings.algorithm, spec, PolicyContext()), board, device
+        )
     replay = Replay(
         readers,
         settings.replay.make_selector(features, queue_capacity(settings), ledger.updates),
@@ -255,7 +257,7 @@ def build_learner(settings: RunSettings, places: Places) -> LearnerLoop:
     return loop
 
 
-def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
+def build_evaluator(settings: RunSettings, places: RunPaths) -> Evaluator:
     """The evaluator, on the true task: nothing clipped, no life-loss ends."""
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
@@ -265,13 +267,13 @@ def build_evaluator(settings: RunSettings, places: Places) -> Evaluator:
         # The same in every execution: evaluations are to be compared.
         return make_env(settings.evaluation_env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
 
-    policy = settings.definition.make_policy(settings.algorithm, spec, Seat(lanes=lanes))
+    policy = settings.definition.make_policy(settings.algorithm, spec, PolicyContext(lanes=lanes))
     board = WeightBoard(places.board, FlatModule(policy.module).size)
     ledger = Ledger(places.replay, places.shards(settings))
     return Evaluator(make, policy, board, ledger, places.checkpoints, settings.evaluation_bound)
 
 
-def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
+def build_inference(settings: RunSettings, places: RunPaths) -> InferenceServer:
     """What acts for all actors, where they do not act for themselves."""
     _limit_threads(settings.actor.threads)
     spec = describe_env(settings.env)
@@ -281,9 +283,9 @@ def build_inference(settings: RunSettings, places: Places) -> InferenceServer:
     ledger = Ledger(places.replay, places.shards(settings))
     # Started again, it has answered more: it must not repeat its random numbers.
     answered = sum(mailbox.answered for mailbox in mailboxes)
-    seed = seed_of(settings, "inference", again=answered, resumed=ledger[Entry.RESUMED])
+    seed = seed_of(settings, "inference", again=answered, resumed=ledger[LedgerWord.RESUMED])
     lanes = settings.actors * settings.env.lanes
-    policy = make_policy(settings, spec, Seat(0, 1, lanes, seed, settings.replay.records_features))
+    policy = make_policy(settings, spec, PolicyContext(0, 1, lanes, seed, settings.replay.records_features))
     if device.type != "cpu":
         if not hasattr(policy, "to"):
             raise ConfigError(

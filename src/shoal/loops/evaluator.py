@@ -17,7 +17,7 @@ from shoal.errors import CheckpointError, EnvError
 from shoal.loops.checkpoint import CheckpointState, load_best, save_best
 from shoal.loops.reports import EvaluationReport
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Entry, Ledger
+from shoal.replay import Ledger, LedgerWord
 from shoal.types import Episode
 
 
@@ -107,7 +107,7 @@ class Evaluator:
             return EvaluationReport((), (), env_steps, version, time.perf_counter() - began, notes=(note,))
 
         def stop() -> bool:
-            self._ledger.add(Entry.EVALUATED, 1)
+            self._ledger.add(LedgerWord.EVALUATED, 1)
             late = time.perf_counter() - began >= seconds
             return late or (self._ledger.halt if final else self._ledger.stop)
 

@@ -13,11 +13,11 @@ import torch
 from shoal.algorithms.interface import Learner, LearnerState, StepResult
 from shoal.errors import ShoalError
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
-from shoal.loops.group import Group
 from shoal.loops.reports import LearnerReport
 from shoal.loops.settings import LearnerSettings
+from shoal.loops.sharing_group import SharingGroup
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Entry, Ledger, Prefetcher, RateLimiter, Replay
+from shoal.replay import Ledger, LedgerWord, Prefetcher, RateLimiter, Replay
 from shoal.types import Sample
 
 WAIT_SECONDS = 0.001
@@ -55,7 +55,7 @@ class LearnerLoop:
         limiter: RateLimiter,
         settings: LearnerSettings,
         checkpoints: Path,
-        group: Group | None = None,
+        group: SharingGroup | None = None,
     ) -> None:
         """Args:
         learner: what updates.
@@ -78,8 +78,8 @@ class LearnerLoop:
         self._ended = False
         self._notes: tuple[str, ...] = ()
         self._saved_at = time.monotonic()
-        self._samples_before = ledger[Entry.SAMPLES]
-        ledger[Entry.GRANT] = 0  # what a learner before this one lacked
+        self._samples_before = ledger[LedgerWord.SAMPLES]
+        ledger[LedgerWord.GRANT] = 0  # what a learner before this one lacked
         self._prefetcher = Prefetcher(replay, settings.prefetch, self._may_sample) if settings.prefetch else None
         if board.version == 0:
             self._weights.publish(board)
@@ -196,10 +196,10 @@ class LearnerLoop:
     def _may_sample(self) -> bool:
         """Whether one more batch may be drawn. Asked by whoever draws, so the count of draws has one writer."""
         self._count_draws()
-        return self._limiter.may_sample(self._ledger.inserts, self._ledger[Entry.SAMPLES])
+        return self._limiter.may_sample(self._ledger.inserts, self._ledger[LedgerWord.SAMPLES])
 
     def _count_draws(self) -> None:
-        self._ledger[Entry.SAMPLES] = self._samples_before + self._replay.rows_drawn
+        self._ledger[LedgerWord.SAMPLES] = self._samples_before + self._replay.rows_drawn
 
     def _next_sample(self, wait: bool) -> Sample | None:
         if self._prefetcher:
@@ -209,14 +209,14 @@ class LearnerLoop:
             self._count_draws()
         if sample is None:
             if lacking := self._replay.lacking:
-                self._ledger[Entry.GRANT] = self._ledger.inserts + lacking
+                self._ledger[LedgerWord.GRANT] = self._ledger.inserts + lacking
             if wait and not self._prefetcher:
                 time.sleep(WAIT_SECONDS)
         return sample
 
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
-        publish = (self._ledger[Entry.UPDATES] + 1) % self._settings.publish_every == 0
+        publish = (self._ledger[LedgerWord.UPDATES] + 1) % self._settings.publish_every == 0
         save = time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds
         if publish or save or result.priorities is not None:
             self._require_finite(result)
@@ -226,7 +226,7 @@ class LearnerLoop:
             else:
                 self._dropped += self._replay.update_priorities(sample.keys, result.priorities)
         self._means.add(result.metrics)
-        self._ledger.add(Entry.UPDATES, 1)
+        self._ledger.add(LedgerWord.UPDATES, 1)
         if publish:
             self._weights.publish(self._board)
         if save:

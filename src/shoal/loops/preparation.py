@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shoal.algorithms.interface import Seat
+from shoal.algorithms.interface import PolicyContext
 from shoal.errors import CorruptShard, NoSpace
 from shoal.loops import assembly
 from shoal.loops.mailbox import Mailbox
-from shoal.loops.places import Places, count_roles
+from shoal.loops.run_paths import RunPaths, count_roles
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard, board_bytes
-from shoal.replay import Entry, Header, Ledger, ShardInfo, ShardReader, create_shard
+from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
 from shoal.replay.counters import LARGEST_COUNT, WORDS, Counters
 from shoal.replay.reserve import PAGE, reserved_bytes
 from shoal.types import CUT, EnvSpec
@@ -58,7 +58,7 @@ def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
 
 
 def prepare(
-    settings: RunSettings, spec: EnvSpec, places: Places, run: str, known: Callable[[], Counts] = Counts
+    settings: RunSettings, spec: EnvSpec, places: RunPaths, run: str, known: Callable[[], Counts] = Counts
 ) -> list[str]:
     """Makes what is not there yet.
 
@@ -102,7 +102,7 @@ def _shard_info(settings: RunSettings, spec: EnvSpec, run: str) -> ShardInfo:
 def _prepare_counts(
     settings: RunSettings,
     spec: EnvSpec,
-    places: Places,
+    places: RunPaths,
     run: str,
     known: Callable[[], Counts],
     notes: list[str],
@@ -127,7 +127,10 @@ def _prepare_counts(
             notes.append("ledger.bin is gone; the counts come from the shards, the checkpoint and the metrics.")
         ledger = Ledger(places.replay, shards)
         ledger.check()
-        if whole and (ledger[Entry.SEEN_STEPS], ledger[Entry.SEEN_EPISODES]) > (ledger.env_steps, ledger.episodes):
+        if whole and (ledger[LedgerWord.SEEN_STEPS], ledger[LedgerWord.SEEN_EPISODES]) > (
+            ledger.env_steps,
+            ledger.episodes,
+        ):
             raise CorruptShard(f"{places.ledger} is damaged: it has seen more steps or episodes than there are.")
     except CorruptShard as error:
         notes.append(f"{error} It is set aside; the counts come from the shards, the checkpoint and the metrics.")
@@ -135,13 +138,13 @@ def _prepare_counts(
         ledger, damaged = Ledger(places.replay, shards), True
     if begun and (damaged or not whole):
         others = known()
-        steps = max(ledger.env_steps + lost.steps, ledger[Entry.SEEN_STEPS], others.steps)
-        episodes = max(ledger.episodes + lost.episodes, ledger[Entry.SEEN_EPISODES], others.episodes)
-        ledger.add(Entry.BASE_STEPS, steps - ledger.env_steps)
-        ledger.add(Entry.BASE_EPISODES, episodes - ledger.episodes)
+        steps = max(ledger.env_steps + lost.steps, ledger[LedgerWord.SEEN_STEPS], others.steps)
+        episodes = max(ledger.episodes + lost.episodes, ledger[LedgerWord.SEEN_EPISODES], others.episodes)
+        ledger.add(LedgerWord.BASE_STEPS, steps - ledger.env_steps)
+        ledger.add(LedgerWord.BASE_EPISODES, episodes - ledger.episodes)
         if damaged:
-            ledger[Entry.BASE_UPDATES] = others.updates
-            ledger[Entry.SAMPLES] = others.updates * settings.rows_per_batch
+            ledger[LedgerWord.BASE_UPDATES] = others.updates
+            ledger[LedgerWord.SAMPLES] = others.updates * settings.rows_per_batch
     return ledger
 
 
@@ -189,16 +192,16 @@ def _balance(settings: RunSettings, ledger: Ledger) -> None:
     ratio = settings.replay.samples_per_insert
     if ratio is not None:
         due = max(0, int((ledger.inserts - settings.replay.min_size) * ratio))
-        ledger[Entry.SAMPLES] = min(ledger[Entry.SAMPLES], due + int(settings.tolerance))
+        ledger[LedgerWord.SAMPLES] = min(ledger[LedgerWord.SAMPLES], due + int(settings.tolerance))
 
 
 def _network(settings: RunSettings, spec: EnvSpec) -> FlatModule:
     # A policy has the weights too; a learner would bring its optimiser, whose import alone takes seconds.
-    seat = Seat(lanes=settings.env.lanes)
+    seat = PolicyContext(lanes=settings.env.lanes)
     return FlatModule(settings.definition.make_policy(settings.algorithm, spec, seat).module)
 
 
-def _prepare_board(settings: RunSettings, spec: EnvSpec, places: Places, notes: list[str]) -> None:
+def _prepare_board(settings: RunSettings, spec: EnvSpec, places: RunPaths, notes: list[str]) -> None:
     torch.manual_seed(assembly.seed_of(settings, "learner"))
     weights = _network(settings, spec)
     files = (places.board, places.board.with_suffix(".words"))

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shoal.replay.back_pressure import BackPressure, queue_rows
-from shoal.replay.ledger import Entry, Ledger
+from shoal.replay.ledger import Ledger, LedgerWord
 from shoal.replay.rate_limiter import RateLimiter
 from shoal.replay.schema import Column, Schema, step_schema
 from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
@@ -43,11 +43,11 @@ __all__ = [
     "Circular",
     "Column",
     "Elite",
-    "Entry",
     "Fifo",
     "Header",
     "Keys",
     "Ledger",
+    "LedgerWord",
     "Mixture",
     "NStepView",
     "Part",

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from shoal.replay.memory import load_byte
-from shoal.replay.table import Int64s, Table
+from shoal.replay.shard_table import Int64s, ShardTable
 from shoal.types import CUT, Keys
 
 SPARE = 16
@@ -82,7 +82,7 @@ class Draws:
     A window that has aged is no danger: rows that were overwritten since are found out after copying, as always.
     """
 
-    def __init__(self, table: Table, n: int, before: int = 0) -> None:
+    def __init__(self, table: ShardTable, n: int, before: int = 0) -> None:
         """Args:
         table: the shards.
         n: steps of the transitions to be drawn.

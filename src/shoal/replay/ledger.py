@@ -14,7 +14,7 @@ from shoal.replay.counters import LARGEST_COUNT, Counters
 from shoal.replay.shard import Header
 
 
-class Entry(IntEnum):
+class LedgerWord(IntEnum):
     """The words of `ledger.bin`, and who writes them."""
 
     SAMPLES = 0
@@ -60,28 +60,31 @@ class Ledger:
 
     def check(self) -> None:
         """Refuses words that no run can have left. For a moment when none is at work."""
-        unused = any(self._words.words[len(Entry) :])
-        counts = {entry.name: self[entry] for entry in Entry if entry is not Entry.HEARTBEAT}
+        unused = any(self._words.words[len(LedgerWord) :])
+        counts = {entry.name: self[entry] for entry in LedgerWord if entry is not LedgerWord.HEARTBEAT}
         wrong = [name for name, count in counts.items() if count > LARGEST_COUNT]
-        if self[Entry.STOP] not in (RUN, HALT, WIND_DOWN):
+        if self[LedgerWord.STOP] not in (RUN, HALT, WIND_DOWN):
             wrong.append("STOP")
         # What is seen includes the base, and is written after it.
         wrong += [
             base.name
-            for base, seen in ((Entry.BASE_STEPS, Entry.SEEN_STEPS), (Entry.BASE_EPISODES, Entry.SEEN_EPISODES))
+            for base, seen in (
+                (LedgerWord.BASE_STEPS, LedgerWord.SEEN_STEPS),
+                (LedgerWord.BASE_EPISODES, LedgerWord.SEEN_EPISODES),
+            )
             if self[base] > self[seen]
         ]
         if unused or wrong:
             said = f": {', '.join(f'{name} = {counts[name]}' for name in wrong)} cannot be" if wrong else ""
             raise CorruptShard(f"{self._words.path} is damaged{said}.")
 
-    def __getitem__(self, entry: Entry) -> int:
+    def __getitem__(self, entry: LedgerWord) -> int:
         return self._words[entry]
 
-    def __setitem__(self, entry: Entry, value: int) -> None:
+    def __setitem__(self, entry: LedgerWord, value: int) -> None:
         self._words[entry] = value
 
-    def add(self, entry: Entry, amount: int) -> None:
+    def add(self, entry: LedgerWord, amount: int) -> None:
         """Adds to an entry; only its one writer may."""
         self._words.add(entry, amount)
 
@@ -93,33 +96,33 @@ class Ledger:
     @property
     def env_steps(self) -> int:
         """Environment steps of the run, shards that are gone included."""
-        return self.inserts + self[Entry.BASE_STEPS]
+        return self.inserts + self[LedgerWord.BASE_STEPS]
 
     @property
     def episodes(self) -> int:
         """Episodes ended in the run."""
-        return sum(header[Header.EPISODES] for header in self._headers) + self[Entry.BASE_EPISODES]
+        return sum(header[Header.EPISODES] for header in self._headers) + self[LedgerWord.BASE_EPISODES]
 
     @property
     def updates(self) -> int:
         """Learner updates of the run."""
-        return self[Entry.UPDATES] + self[Entry.BASE_UPDATES]
+        return self[LedgerWord.UPDATES] + self[LedgerWord.BASE_UPDATES]
 
     @property
     def stop(self) -> bool:
         """Whether training is to end: actors and learner return as soon as they can."""
-        return self[Entry.STOP] != RUN
+        return self[LedgerWord.STOP] != RUN
 
     @property
     def halt(self) -> bool:
         """Whether everything is to end, evaluations included."""
-        return self[Entry.STOP] == HALT
+        return self[LedgerWord.STOP] == HALT
 
     def beat(self) -> None:
         """The driver's sign of life, and what it sees."""
-        self[Entry.HEARTBEAT] = time.time_ns()
-        self[Entry.SEEN_STEPS], self[Entry.SEEN_EPISODES] = self.env_steps, self.episodes
+        self[LedgerWord.HEARTBEAT] = time.time_ns()
+        self[LedgerWord.SEEN_STEPS], self[LedgerWord.SEEN_EPISODES] = self.env_steps, self.episodes
 
     def driver_silent_for(self) -> float:
         """Seconds since the driver's last sign of life."""
-        return (time.time_ns() - self[Entry.HEARTBEAT]) / 1e9
+        return (time.time_ns() - self[LedgerWord.HEARTBEAT]) / 1e9

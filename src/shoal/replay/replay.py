@@ -14,7 +14,7 @@ from shoal.errors import ConfigError, ReplayError, WrongSchema
 from shoal.replay.gather import Copier, sum_uint32
 from shoal.replay.selectors import Mixture, Part, Selector
 from shoal.replay.shard import ShardReader
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.replay.views import Allocate, View
 from shoal.types import Keys, Sample
 
@@ -62,7 +62,7 @@ class Replay:
         seed: int | np.random.SeedSequence = 0,
         threads: int = 1,
         allocate: Allocate = _touched,
-        guests: Callable[[Table], Guests] | None = None,
+        guests: Callable[[ShardTable], Guests] | None = None,
         batch_min: int | None = None,
     ) -> None:
         """Args:
@@ -98,7 +98,7 @@ class Replay:
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
         self.shards: list[ShardReader] = []
-        self._table = Table()
+        self._table = ShardTable()
         for shard in shards:
             self.attach(shard)
         self.guests = guests(self._table) if guests is not None else None

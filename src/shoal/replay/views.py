@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.errors import ReplayError
 from shoal.replay.schema import Column, Schema
-from shoal.replay.table import Int64s, Table
+from shoal.replay.shard_table import Int64s, ShardTable
 from shoal.types import Array, Keys, Sequence, Transition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class View(Protocol):
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition | Sequence:
         """An empty batch, touched once so that filling it faults no page."""
 
-    def fill(self, table: Table, keys: Keys, target: Int64s, out: Any, copier: Copier) -> None:
+    def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Any, copier: Copier) -> None:
         """Copies the rows that start at `keys` into the places `target` of a batch."""
 
     def narrowed(self, out: Any, n: int) -> Transition | Sequence:
@@ -134,7 +134,7 @@ class NStepView:
             extras={name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._extras},
         )
 
-    def fill(self, table: Table, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
+    def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
         """See `View.fill`."""
         from shoal.replay.gather import copy_stretches, n_step_rows  # here: see the package
 
@@ -230,7 +230,7 @@ class SequenceView:
             extras=extras,
         )
 
-    def fill(self, table: Table, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
+    def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
         """See `View.fill`."""
         from shoal.replay.gather import copy_stretches
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
+from shoal.loops.assembly import RunPaths
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.settings import RunSettings
-from shoal.replay import Entry, Ledger
+from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.file_handles import require_file_handles
@@ -79,7 +79,7 @@ def execute(
             replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path))
             replay.sign()
             folder.checkpoints.mkdir(exist_ok=True)
-            places = Places(replay.path, folder.checkpoints)
+            places = RunPaths(replay.path, folder.checkpoints)
             notes = found_damaged + lost
             try:
                 notes += prepare(settings, spec, places, folder.path.name, partial(known_counts, folder))
@@ -88,8 +88,8 @@ def execute(
                     replay.free()
                 raise
             ledger = Ledger(places.replay, places.shards(settings))
-            ledger[Entry.STOP] = RUN
-            ledger[Entry.RESUMED] = folder.count_resumption() if resume else 0
+            ledger[LedgerWord.STOP] = RUN
+            ledger[LedgerWord.RESUMED] = folder.count_resumption() if resume else 0
             if resume:
                 notes += _continue_counts(ledger, folder, "" if found else why)
             ledger.beat()
@@ -138,7 +138,7 @@ def _failure_written(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _run(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Summary:
+def _run(supervisor: Supervisor, places: RunPaths, folder: RunFolder, signals: StopSignals) -> Summary:
     status: Status = "failed"
     error: str | None = None
     try:
@@ -203,13 +203,13 @@ def _continue_counts(ledger: Ledger, folder: RunFolder, why: str) -> list[str]:
         info = load_checkpoint(folder.checkpoints).info
     except CheckpointError as error:
         return [f"{why}, and there is no checkpoint ({error}); starting over"]
-    ledger[Entry.BASE_STEPS] = int(info["env_steps"])
-    ledger[Entry.BASE_EPISODES] = int(info["episodes"])
-    ledger[Entry.BASE_UPDATES] = int(info["updates"])
+    ledger[LedgerWord.BASE_STEPS] = int(info["env_steps"])
+    ledger[LedgerWord.BASE_EPISODES] = int(info["episodes"])
+    ledger[LedgerWord.BASE_UPDATES] = int(info["updates"])
     return [f"{why}: resuming with weights only"]
 
 
-def _announce(settings: RunSettings, spec: EnvSpec, places: Places, needed: int) -> Iterator[str]:
+def _announce(settings: RunSettings, spec: EnvSpec, places: RunPaths, needed: int) -> Iterator[str]:
     schema = assembly.make_run_schema(settings, spec)
     actors = f"{settings.actors} actor{'s' * (settings.actors > 1)} of {settings.env.lanes} environments"
     yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"

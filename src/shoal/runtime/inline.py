@@ -10,8 +10,8 @@ import sys
 
 from shoal.errors import ShoalError
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
-from shoal.replay import Entry
+from shoal.loops.assembly import RunPaths
+from shoal.replay import LedgerWord
 from shoal.replay.ledger import WIND_DOWN
 from shoal.runtime.run_folder import Status
 from shoal.runtime.supervisor import Supervisor
@@ -20,7 +20,7 @@ RECORD_STEPS = 1_000
 """Environment steps between two lines of metrics: steps and not seconds, so that they do not depend on the clock."""
 
 
-def run_inline(supervisor: Supervisor, places: Places) -> Status:
+def run_inline(supervisor: Supervisor, places: RunPaths) -> Status:
     """Runs until the supervisor says how it ended."""
     settings, ledger = supervisor.settings, supervisor.ledger
     # A prefetching thread would make the order of draws and updates a race.
@@ -34,7 +34,9 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
         while (outcome := supervisor.outcome()) is None:
             for actor in actors:
                 supervisor.actor(actor.run(steps=1))
-            behind = limiter.error(ledger.inserts, ledger[Entry.SAMPLES]) if settings.replay.samples_per_insert else 1
+            behind = (
+                limiter.error(ledger.inserts, ledger[LedgerWord.SAMPLES]) if settings.replay.samples_per_insert else 1
+            )
             if ledger.inserts >= settings.replay.min_size and behind > 0:
                 supervisor.learner(learner.run(updates=max(1, int(behind // settings.rows_per_batch))))
             if ledger.env_steps >= next_record:
@@ -44,7 +46,7 @@ def run_inline(supervisor: Supervisor, places: Places) -> Status:
                 supervisor.evaluation(evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds))
             supervisor.tick()
         if outcome == "finished" and supervisor.final_evaluation_due:
-            ledger[Entry.STOP] = WIND_DOWN
+            ledger[LedgerWord.STOP] = WIND_DOWN
             learner.end()
             supervisor.show()
             supervisor.note("judging the final weights")

@@ -1,7 +1,7 @@
 """What a run shows while it runs: a live view on a terminal, plain lines anywhere else.
 
 with Progress("CartPole-v1 · apex-dqn") as progress:
-    progress.update(Status(env_steps=12_000, target_steps=100_000, elapsed=3.2, steps_per_second=4100.0))
+    progress.update(Snapshot(env_steps=12_000, target_steps=100_000, elapsed=3.2, steps_per_second=4100.0))
     progress.note("actor 1 died and was started again")
 """
 
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"-?0x[0-9a-fA-F]+|(?<![:\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d
 
 
 @dataclass(frozen=True)
-class Status:
+class Snapshot:
     """A moment of a run. None or NaN: not known (yet), shown as a dash or left out."""
 
     env_steps: int
@@ -53,7 +53,7 @@ class Status:
 
 
 class Progress:
-    """Shows Status. Cheap to call often: a view is drawn at most four times a second, a line every `interval` seconds.
+    """Shows snapshots. Cheap to call often: a view at most four times a second, a line every `interval` seconds.
 
     Args:
         title: first line of the live view.
@@ -70,8 +70,8 @@ class Progress:
         self._interval = interval
         self._console = Console() if console is None else console
         self._live: Live | None = None
-        self._last: Status | None = None
-        self._printed: Status | None = None
+        self._last: Snapshot | None = None
+        self._printed: Snapshot | None = None
         self._next = -math.inf
         self._open = False
         self._recurring: dict[str, tuple[int, str]] = {}
@@ -88,7 +88,7 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
 
-    def update(self, status: Status) -> None:
+    def update(self, status: Snapshot) -> None:
         """Takes the newest numbers, and shows them when it is time to."""
         if self._quiet or not self._open:
             return
@@ -159,7 +159,7 @@ class Progress:
         except OSError:
             self._quiet = True
 
-    def _draw(self, live: Live, status: Status) -> None:
+    def _draw(self, live: Live, status: Snapshot) -> None:
         try:
             live.update(_view(self._title, status), refresh=True)
         except OSError:  # the terminal was closed; the run, perhaps under nohup, goes on
@@ -170,7 +170,7 @@ def _again(count: int, text: str) -> str:
     return f"{text.partition(chr(10))[0]} … again ({count - 1:,} more)"
 
 
-def plain_line(status: Status) -> str:
+def plain_line(status: Snapshot) -> str:
     """A status as one line; what is not known is left out."""
     target = f" of {_count(status.target_steps)} ({_percent(status)})" if status.target_steps else ""
     parts = [
@@ -190,14 +190,14 @@ def plain_line(status: Status) -> str:
     return " | ".join(part for part in parts if part)
 
 
-def eta(status: Status) -> float | None:
+def eta(status: Snapshot) -> float | None:
     """Seconds until `target_steps` at the present speed; None when either is unknown."""
     if not status.target_steps or not _known(status.steps_per_second) or not status.steps_per_second:
         return None
     return max(0.0, status.target_steps - status.env_steps) / status.steps_per_second
 
 
-def _view(title: str, status: Status) -> Group:
+def _view(title: str, status: Snapshot) -> Group:
     steps = Text(_count(status.env_steps))
     if status.target_steps:
         filled = round(_BAR_CELLS * min(1.0, status.env_steps / status.target_steps))
@@ -226,18 +226,18 @@ def _view(title: str, status: Status) -> Group:
     return Group(*lines)
 
 
-def _evaluated(previous: Status | None, status: Status) -> bool:
+def _evaluated(previous: Snapshot | None, status: Snapshot) -> bool:
     if not _known(status.eval_return):
         return False
     before = (0, None) if previous is None else (previous.evaluations, previous.eval_return)
     return before != (status.evaluations, status.eval_return)
 
 
-def _goal(status: Status) -> str:
+def _goal(status: Snapshot) -> str:
     return f" (goal {_number(status.stop_return)})" if _known(status.stop_return) else ""
 
 
-def _replay_fill(status: Status) -> str:
+def _replay_fill(status: Snapshot) -> str:
     if status.replay_rows is None:
         return ""
     if not status.replay_capacity:
@@ -246,7 +246,7 @@ def _replay_fill(status: Status) -> str:
     return f"{_count(status.replay_rows)} / {_count(status.replay_capacity)} rows ({share:.0f} %)"
 
 
-def _percent(status: Status) -> str:
+def _percent(status: Snapshot) -> str:
     # Rounded down: 100 % is for those who arrived.
     return f"{100 * status.env_steps // (status.target_steps or 1)} %"
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import ray
 
 from shoal.loops import assembly
-from shoal.loops.assembly import Places
-from shoal.loops.places import count_roles
+from shoal.loops.assembly import RunPaths
+from shoal.loops.run_paths import count_roles
 from shoal.loops.settings import RunSettings
 from shoal.replay.counters import Counters
 
 Role = Literal["actor", "learner", "inference", "evaluator"]
 
 
-def pid_words(places: Places, settings: RunSettings) -> memoryview:
+def pid_words(places: RunPaths, settings: RunSettings) -> memoryview:
     """Where each role says which process it has, once it is built: words that need no memory when they are written."""
     return Counters(places.processes, writable=True, count=count_roles(settings)).words
 
@@ -30,11 +30,11 @@ class Host:
         """Args:
         role: which role.
         index: which of its kind.
-        number: which of all; its word in `Places.processes`.
+        number: which of all; its word in `RunPaths.processes`.
         settings: the run's settings as JSON.
         replay, checkpoints: the run's folders.
         """
-        self._place = role, index, number, settings, Places(Path(replay), Path(checkpoints))
+        self._place = role, index, number, settings, RunPaths(Path(replay), Path(checkpoints))
         self._role: Any = None
 
     def run(self, **bounds: float) -> Any:
@@ -51,7 +51,7 @@ class Host:
         return report
 
 
-def _built(role: Role, index: int, number: int, settings: str, places: Places) -> Any:
+def _built(role: Role, index: int, number: int, settings: str, places: RunPaths) -> Any:
     parsed = RunSettings.model_validate_json(settings)
     made: Any
     if role == "actor":

@@ -22,8 +22,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from shoal.envs import describe_env
 from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
-from shoal.loops.assembly import Places, choose_device, inference_device
-from shoal.replay import Entry
+from shoal.loops.assembly import RunPaths, choose_device, inference_device
+from shoal.replay import LedgerWord
 from shoal.replay.ledger import HALT, WIND_DOWN
 from shoal.runtime.ray_cluster import Cluster, cluster
 from shoal.runtime.ray_hosts import Host, Role, pid_words
@@ -60,7 +60,7 @@ class _Seat:
         return f"actor {self.index}" if self.role == "actor" else self.role
 
 
-def run_on_ray(supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals) -> Status:
+def run_on_ray(supervisor: Supervisor, places: RunPaths, folder: RunFolder, signals: StopSignals) -> Status:
     """Runs until the supervisor says how it ended."""
     with cluster(supervisor) as found:
         signals.install()  # Ray has put its own handlers in place
@@ -71,7 +71,7 @@ class _Fleet:
     """All roles of a run."""
 
     def __init__(
-        self, supervisor: Supervisor, places: Places, folder: RunFolder, signals: StopSignals, cluster: Cluster
+        self, supervisor: Supervisor, places: RunPaths, folder: RunFolder, signals: StopSignals, cluster: Cluster
     ) -> None:
         self._signals, self._cluster = signals, cluster
         self._supervisor, self._settings, self._ledger = supervisor, supervisor.settings, supervisor.ledger
@@ -90,7 +90,7 @@ class _Fleet:
             self._seats.append(server)
             devices.append((server, inference_device(self._settings, spec)))
         self._processes: dict[str, psutil.Process] = {}
-        self._evaluated = self._ledger[Entry.EVALUATED]
+        self._evaluated = self._ledger[LedgerWord.EVALUATED]
         self._pid_words = pid_words(places, self._settings)
         self._gpu_users = [seat for seat, device in devices if device.type == "cuda"]
         self._needs, self._group = self._reserve()
@@ -224,7 +224,7 @@ class _Fleet:
 
     def _note_silence(self) -> None:
         """An environment may hang, and its actor with it: that looks like a slow one, but the user should know."""
-        if (evaluated := self._ledger[Entry.EVALUATED]) != self._evaluated:
+        if (evaluated := self._ledger[LedgerWord.EVALUATED]) != self._evaluated:
             self._evaluated = evaluated
             self._evaluator.due, self._evaluator.silent = time.monotonic(), False
         for seat in self._seats:
@@ -237,7 +237,7 @@ class _Fleet:
 
     def _wind_down(self) -> Status | None:
         """Ends training, which cuts an evaluation under way, then judges the final weights."""
-        self._ledger[Entry.STOP] = WIND_DOWN
+        self._ledger[LedgerWord.STOP] = WIND_DOWN
         self._drain(FINISH_SECONDS)
         self._supervisor.doing = "judging the final weights"
         begun = False
@@ -273,7 +273,7 @@ class _Fleet:
 
     def _stop(self) -> None:
         """Lets every role end what it holds, then ends its process."""
-        self._ledger[Entry.STOP] = HALT
+        self._ledger[LedgerWord.STOP] = HALT
         deadline, failed = time.monotonic() + FINISH_SECONDS, True
         while failed and time.monotonic() < deadline:  # one role's error must not cost another its last checkpoint
             try:

@@ -14,13 +14,12 @@ from shoal.errors import ShoalError
 from shoal.loops import assembly
 from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport
 from shoal.loops.settings import RunSettings
-from shoal.replay import Entry, Ledger
+from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import verdict
 from shoal.runtime.metrics import MetricsLog
-from shoal.runtime.progress import Progress, Status
-from shoal.runtime.run_folder import Status as Outcome
-from shoal.runtime.run_folder import Summary
+from shoal.runtime.progress import Progress, Snapshot
+from shoal.runtime.run_folder import Status, Summary
 
 RECENT_EPISODES = 100
 FIRST_REPORT_SECONDS = 2.0
@@ -167,7 +166,7 @@ class Supervisor:
         left = max(0.0, seconds - (time.monotonic() - self._first_step))
         return left + (max(LAST_EVALUATION_SECONDS, seconds / 10) if self.ledger.stop else 0.0)
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> Status | None:
         """How the run has ended, or None while it goes on."""
         stop, evaluation = self.settings.stop, self._evaluation
         if self.interrupted:
@@ -196,7 +195,7 @@ class Supervisor:
     def interrupt(self) -> None:
         """The user asked to stop. Safe in a signal handler."""
         self.interrupted = True
-        self.ledger[Entry.STOP] = HALT
+        self.ledger[LedgerWord.STOP] = HALT
 
     # ---- what is shown
     # ----------------------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ class Supervisor:
         steps_per_second, updates_per_second = self._recent_rates()
         learner, evaluation = self._learner, self._evaluation
         self._progress.update(
-            Status(
+            Snapshot(
                 env_steps=self.ledger.env_steps,
                 elapsed=self.wall,
                 target_steps=self.settings.stop.steps,
@@ -279,7 +278,7 @@ class Supervisor:
             )
         )
 
-    def summary(self, status: Outcome, error: str | None = None) -> Summary:
+    def summary(self, status: Status, error: str | None = None) -> Summary:
         """What came out of the run."""
         began = self._first_step or self._began
         seconds = max(1e-9, (self._trained_until or time.monotonic()) - began)
@@ -308,7 +307,7 @@ class Supervisor:
         )
 
     def _achieved(self) -> float:
-        return self._limiter.achieved(self.ledger.inserts, self.ledger[Entry.SAMPLES])
+        return self._limiter.achieved(self.ledger.inserts, self.ledger[LedgerWord.SAMPLES])
 
     def _bottleneck(self) -> str:
         learner = _fraction(self._learner_waited, self._learner_seconds)

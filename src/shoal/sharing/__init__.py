@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.errors import ConfigError
 from shoal.sharing.description import Description
-from shoal.sharing.entry import Entry
 from shoal.sharing.registry import Registry, connect_registry, create_distributed_registry
+from shoal.sharing.shared_buffer import SharedBuffer
 from shoal.sharing.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ __all__ = [
     "ContributingVecEnv",
     "Description",
     "DistributedReplayBuffer",
-    "Entry",
     "Registry",
+    "SharedBuffer",
     "SharingCallback",
     "connect_registry",
     "create_distributed_registry",

@@ -20,9 +20,9 @@ from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Schema, ShardInfo, ShardReader, ShardWriter, create_shard
 from shoal.replay.storage import PRIVATE, sharing_folder
 from shoal.sharing.description import Description
-from shoal.sharing.entry import Entry
 from shoal.sharing.presence import Presence
 from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID, Registry, connect_registry
+from shoal.sharing.shared_buffer import SharedBuffer
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Storage:
             shutil.rmtree(folder)
         else:
             who = (member.buffer_id, member.run_id, member.algorithm, os.getpid())
-            entry = Entry(*who, description, (folder / "shard",), info.created)
+            entry = SharedBuffer(*who, description, (folder / "shard",), info.created)
             self._presence = member.registry.announce(entry, member.env_id)
             _WRITTEN[member.registry.path, member.buffer_id] = self
 

@@ -18,7 +18,7 @@ from shoal.replay import Schema, ShardReader
 from shoal.replay.counters import LARGEST_COUNT
 from shoal.replay.shard import Header, read_info
 from shoal.sharing.description import one_line
-from shoal.sharing.entry import UNREADABLE
+from shoal.sharing.shared_buffer import UNREADABLE
 
 READ = ("obs", "action", "reward", "terminated", "truncated", "boundary")
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from shoal.errors import ReplayError
 from shoal.replay import Keys, ShardReader
 from shoal.replay.draws import Draws
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.sharing.description import Description
-from shoal.sharing.entry import Entry
 from shoal.sharing.peer import find_fault, open_peer
 from shoal.sharing.registry import Registry
+from shoal.sharing.shared_buffer import SharedBuffer
 from shoal.sharing.soundness import Soundness
 from shoal.sharing.strategies import NEWEST, Strategy, pool_draws, pool_weights
 from shoal.types import Transition
@@ -40,7 +40,7 @@ class Drawn:
 class _Buffer:
     """One buffer of the pool: its shards lie side by side in the table, from `place` on."""
 
-    entry: Entry | None
+    entry: SharedBuffer | None
     """None for one's own."""
     count: int
     place: int = 0
@@ -71,7 +71,7 @@ class Pool:
         n_steps: int = 1,
         before: int = 0,
         seed: int = 0,
-        table: Table | None = None,
+        table: ShardTable | None = None,
         soundness: Soundness | None = None,
         counted: dict[str, Drawn] | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Pool:
         self._registry, self._own_id, self._description = registry, own_id, description
         self._strategy, self._ratio, self._schema = strategy, ratio, own[0].info.schema
         self._rng = np.random.default_rng(seed)
-        self.table = Table(own) if table is None else table
+        self.table = ShardTable(own) if table is None else table
         self._draws = Draws(self.table, n_steps, before)
         self._buffers = [_Buffer(None, len(own))]
         self._looked = -REFRESH_SECONDS
@@ -101,18 +101,18 @@ class Pool:
         self.known: dict[str, Drawn] = {} if counted is None else counted
         """What was read of each buffer, also of those that left."""
         self._soundness = soundness or Soundness()
-        self._sick: dict[str, tuple[Entry, str]] = {}  # until they announce themselves anew
+        self._sick: dict[str, tuple[SharedBuffer, str]] = {}  # until they announce themselves anew
         self._lock = threading.Lock()  # held while buffers come and go
         self._chances: npt.NDArray[np.float64] | None = None  # of each shard to be drawn from; None: of nobody
         self._counts: npt.NDArray[np.int64] = np.zeros(len(own), np.int64)
 
     @property
-    def peers(self) -> list[Entry]:
+    def peers(self) -> list[SharedBuffer]:
         """The buffers of others that are attached."""
         with self._lock:
             return self._peers()
 
-    def _peers(self) -> list[Entry]:
+    def _peers(self) -> list[SharedBuffer]:
         return [buffer.entry for buffer in self._buffers if buffer.entry is not None]
 
     def refresh(self) -> None:
@@ -267,7 +267,7 @@ class Pool:
         rows = self._draws.sizes
         return np.array([rows[buffer.mine].sum() for buffer in self._buffers], np.int64)
 
-    def _attach(self, entry: Entry, description: Description) -> str:
+    def _attach(self, entry: SharedBuffer, description: Description) -> str:
         """Takes a peer in; or says why it is refused."""
         if difference := self._description.difference(description):
             return difference

@@ -33,9 +33,9 @@ from shoal.errors import ConfigError
 from shoal.files import read_file
 from shoal.replay.storage import sharing_folder
 from shoal.sharing.description import one_line
-from shoal.sharing.entry import UNREADABLE, Entry, require_name
 from shoal.sharing.presence import Presence
 from shoal.sharing.process import ProcessId
+from shoal.sharing.shared_buffer import UNREADABLE, SharedBuffer, require_name
 
 STALE_SECONDS = 300.0
 MIN_BUFFER_SIZE = 1000
@@ -54,7 +54,7 @@ if hasattr(os, "register_at_fork"):
 class Look(NamedTuple):
     """What is in a registry: its buffers, and why others of them cannot be read, by their ids."""
 
-    entries: list[Entry]
+    entries: list[SharedBuffer]
     damaged: dict[str, str]
 
 
@@ -80,10 +80,10 @@ class Registry:
         """Announces a buffer; returns its id. Its first row makes it visible to others."""
         require_name("run_id", run_id)
         buffer_id = f"{run_id}_{time.time_ns() // 1_000_000}_{uuid.uuid4().hex[:4]}"
-        self.announce(Entry(buffer_id, run_id, algorithm, os.getpid()), env_id)
+        self.announce(SharedBuffer(buffer_id, run_id, algorithm, os.getpid()), env_id)
         return buffer_id
 
-    def announce(self, entry: Entry, env_id: str = "") -> Presence:
+    def announce(self, entry: SharedBuffer, env_id: str = "") -> Presence:
         """Writes an entry, new or changed, whole or not at all; it stays until it is deregistered or this process ends.
 
         Its first row may be long in coming, so a thread gives signs of life from now on. If others remove the entry
@@ -119,7 +119,7 @@ class Registry:
         with contextlib.suppress(OSError):  # the registry is gone
             _put(self.folder(buffer_id) / "alive", self._read("registry.json")["maker"])
 
-    def entries(self, *, sweep: bool = True) -> Iterator[Entry]:
+    def entries(self, *, sweep: bool = True) -> Iterator[SharedBuffer]:
         """All buffers that are held by a process, or were until lately; with `sweep` the others are removed."""
         yield from self.look(sweep=sweep).entries
 
@@ -143,7 +143,7 @@ class Registry:
                     found.damaged[folder.name] = f"its entry.json cannot be read ({one_line(repr(error))})"
         return found
 
-    def entry(self, buffer_id: str) -> Entry | None:
+    def entry(self, buffer_id: str) -> SharedBuffer | None:
         """One buffer; None when there is no such, or it is just being written, or cannot be read."""
         with contextlib.suppress(*UNREADABLE):
             return self._read_entry(buffer_id)
@@ -157,10 +157,10 @@ class Registry:
     def _read(self, *names: str) -> Any:
         return json.loads(read_file(self.path.joinpath(*names), _MOST_BYTES))
 
-    def _read_entry(self, buffer_id: str) -> Entry:
-        return Entry.from_json(buffer_id, self._read(buffer_id, "entry.json"))
+    def _read_entry(self, buffer_id: str) -> SharedBuffer:
+        return SharedBuffer.from_json(buffer_id, self._read(buffer_id, "entry.json"))
 
-    def _write(self, entry: Entry, env_id: str) -> None:
+    def _write(self, entry: SharedBuffer, env_id: str) -> None:
         folder = self.folder(entry.buffer_id)
         folder.mkdir(exist_ok=True)
         _put(folder / "alive", ProcessId.current().to_json())

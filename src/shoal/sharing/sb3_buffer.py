@@ -24,7 +24,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Drawn, Pool
 from shoal.sharing.registry import Registry
@@ -157,7 +157,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             options: dict[str, Any] = {"n_steps": self.n_steps, "seed": seed, "counted": self._counted}
             options["soundness"] = Soundness.of(*spaces_of[1:], None if self._packing is None else self._packing.unpack)
             self._pool = Pool(*arguments, self._strategy, self._ratio, **options)
-        self._table = Table([storage.reader]) if self._pool is None else self._pool.table
+        self._table = ShardTable([storage.reader]) if self._pool is None else self._pool.table
         self._obs_rows = (self.n_envs, *schema["obs"].shape)
         self._action_rows = (self.n_envs, *schema["action"].shape)
         self._reshapes = isinstance(self.observation_space, spaces.Discrete)

@@ -1,4 +1,4 @@
-"""Held: up to so many sequences; the oldest, or the furthest of some, leaves for a new one."""
+"""HeldSequences: up to so many sequences; the oldest, or the furthest of some, leaves for a new one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import ConfigError
 from shoal.replay import ShardReader, ShardWriter, Span
-from shoal.replay.selectors import Held
+from shoal.replay.selectors import HeldSequences
 from shoal.types import Keys
 
 SPAN = Span(0, 4, crosses_episodes=True)
@@ -19,7 +19,7 @@ SPAN = Span(0, 4, crosses_episodes=True)
 class _Stream:
     """One shard of two lanes behind a selector."""
 
-    def __init__(self, marked: ModuleType, shards: Any, held: Held, rows: int = 512) -> None:
+    def __init__(self, marked: ModuleType, shards: Any, held: HeldSequences, rows: int = 512) -> None:
         path = shards.make(marked.info(rows, 2))
         self.marked, self.writer, self.held = marked, ShardWriter(path), held
         held.attach(ShardReader(path), SPAN)
@@ -36,7 +36,7 @@ class _Stream:
 
 
 def test_the_oldest_leaves(marked: ModuleType, shards: Any) -> None:
-    stream = _Stream(marked, shards, Held(6))
+    stream = _Stream(marked, shards, HeldSequences(6))
     assert not stream.held.ready(1)
     stream.write(4)
     assert not stream.held.ready(1), "the row to bootstrap from is missing"
@@ -53,7 +53,7 @@ def test_the_oldest_leaves(marked: ModuleType, shards: Any) -> None:
 
 
 def test_draws_are_even(marked: ModuleType, shards: Any) -> None:
-    stream = _Stream(marked, shards, Held(10))
+    stream = _Stream(marked, shards, HeldSequences(10))
     stream.write(200)
     keys = stream.held.select(20_000, np.random.default_rng(1)).keys
     _, counts = np.unique(keys.logical * 2 + keys.lane, return_counts=True)
@@ -69,7 +69,7 @@ def test_the_furthest_of_some_leaves(marked: ModuleType, shards: Any, sample: in
         asked.append(keys)
         return np.where(keys.logical % 8 == 0, 10.0, keys.logical / 1000).astype(np.float32)
 
-    stream = _Stream(marked, shards, Held(6, far, sample))
+    stream = _Stream(marked, shards, HeldSequences(6, far, sample))
     stream.write(13)
     assert len(stream.seen()) == 6 and not asked
     for _ in range(20):
@@ -86,7 +86,7 @@ def test_the_furthest_of_some_leaves(marked: ModuleType, shards: Any, sample: in
 
 
 def test_many_at_once_are_let_in_too(marked: ModuleType, shards: Any) -> None:
-    stream = _Stream(marked, shards, Held(20, lambda keys: keys.logical.astype(np.float32), 5))
+    stream = _Stream(marked, shards, HeldSequences(20, lambda keys: keys.logical.astype(np.float32), 5))
     stream.write(41)
     assert len(stream.seen()) == 20
     stream.write(300)
@@ -96,7 +96,7 @@ def test_many_at_once_are_let_in_too(marked: ModuleType, shards: Any) -> None:
 
 
 def test_what_the_ring_overwrites_leaves(marked: ModuleType, shards: Any) -> None:
-    stream = _Stream(marked, shards, Held(1000), rows=64)
+    stream = _Stream(marked, shards, HeldSequences(1000), rows=64)
     for _ in range(40):
         stream.write(7)
         oldest = max(0, stream.writer.head - 64)
@@ -111,10 +111,10 @@ def test_what_the_ring_overwrites_leaves(marked: ModuleType, shards: Any) -> Non
 @pytest.mark.parametrize(("capacity", "sample"), [(0, 5), (5, 0)])
 def test_impossible_sizes_are_refused(capacity: int, sample: int) -> None:
     with pytest.raises(ConfigError, match=f"got {capacity} and {sample}"):
-        Held(capacity, None, sample)
+        HeldSequences(capacity, None, sample)
 
 
 def test_transitions_are_refused(marked: ModuleType, shards: Any) -> None:
     reader = ShardReader(shards.make(marked.info(64, 1)))
     with pytest.raises(ConfigError, match="not transitions"):
-        Held(5).attach(reader, Span(0, 1))
+        HeldSequences(5).attach(reader, Span(0, 1))

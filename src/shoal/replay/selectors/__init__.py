@@ -5,7 +5,7 @@ from shoal.replay.selectors.base import Selector
 from shoal.replay.selectors.circular import Circular
 from shoal.replay.selectors.elite import Elite
 from shoal.replay.selectors.fifo import Fifo
-from shoal.replay.selectors.held import Held
+from shoal.replay.selectors.held import HeldSequences
 from shoal.replay.selectors.mixture import Mixture, Part
 from shoal.replay.selectors.prioritized import Prioritized
 from shoal.replay.selectors.uniform import Uniform
@@ -15,7 +15,7 @@ __all__ = [
     "Circular",
     "Elite",
     "Fifo",
-    "Held",
+    "HeldSequences",
     "Mixture",
     "Part",
     "Prioritized",

@@ -19,7 +19,7 @@ from shoal.replay.selectors.scored import (
     Distance,
     Features,
     Floats,
-    Places,
+    Positions,
     Scored,
     States,
     cross_distances,
@@ -64,7 +64,7 @@ class Attentive(Scored):
         super().__init__(inner or Uniform(capacity=capacity), States(features, compared_steps), annealing)
         self._distance = distance
 
-    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Positions:
         return np.argsort(far, kind="stable")[:n]
 
     def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:

@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from shoal.errors import ConfigError
 from shoal.replay.selectors.base import Selector
-from shoal.replay.selectors.held import Held
+from shoal.replay.selectors.held import HeldSequences
 from shoal.replay.selectors.scored import (
     COMPARED_STEPS,
     Annealing,
     Distance,
     Features,
     Floats,
-    Places,
+    Positions,
     Scored,
     States,
     distances,
@@ -74,7 +74,7 @@ class Elite(Scored):
         if (inner is not None and capacity is not None) or (insertion and capacity is None):
             raise ConfigError("Elite insertion needs a capacity, and a capacity leaves no choice of an inner selector.")
         if capacity is not None:
-            inner = Held(capacity, self._off_policy if insertion else None, insertion_sample)
+            inner = HeldSequences(capacity, self._off_policy if insertion else None, insertion_sample)
         states = States(features, compared_steps, recorded=True)
         super().__init__(inner or Uniform(), states, Annealing(candidates, anneal, anneal_draws, drawn))
         self._distance, self._strategy = distance, strategy
@@ -103,9 +103,9 @@ class Elite(Scored):
     def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:
         return self._off_policy(keys)
 
-    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Positions:
         row = keys.logical % self._rows[keys.shard]
-        places: Places = np.asarray(self._begin[keys.shard] + row * self._lanes[keys.shard] + keys.lane, np.int64)
+        places: Positions = np.asarray(self._begin[keys.shard] + row * self._lanes[keys.shard] + keys.lane, np.int64)
         kept = pick(self._strategy, places, far, self._sampled[places], n)
         np.add.at(self._sampled, places[kept], 1)
         return kept
@@ -117,7 +117,7 @@ class Elite(Scored):
         return distances(self._states.blocks(current), self._states.blocks(recorded), self._distance)
 
 
-def pick(strategy: int, names: Places, far: Floats, sampled: npt.NDArray[np.uint32], n: int) -> Places:
+def pick(strategy: int, names: Positions, far: Floats, sampled: npt.NDArray[np.uint32], n: int) -> Positions:
     """Which n of the candidates are kept; a name stands for a sequence, drawn once or more often."""
     order = np.argsort(far, kind="stable")
     if strategy == 1:  # drawn twice, kept twice

@@ -1,4 +1,4 @@
-"""Held: an index of sequences, end to end, of which some leave when new ones come.
+"""HeldSequences: an index of sequences, end to end, of which some leave when new ones come.
 
 Rows are never copied: what is held are keys, in the reader's process. Sequences whose rows the ring overwrites leave
 too, so a ring must be longer than what is held.
@@ -24,7 +24,7 @@ AT_ONCE = 16
 """New sequences whose rivals are judged together: one call of the network, of bounded size."""
 
 
-class Held(Selector):
+class HeldSequences(Selector):
     """Up to `capacity` sequences, every one equally likely.
 
     When it is full the oldest leaves for a new one; with a judge, the furthest of `sample` drawn without replacement

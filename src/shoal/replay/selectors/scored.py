@@ -20,12 +20,12 @@ from shoal.errors import ConfigError, WrongSchema
 from shoal.replay.gather import copy_stretches
 from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import ShardReader
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 from shoal.replay.views import Span
 from shoal.types import Array, Keys, Selection
 
 Floats = npt.NDArray[np.float32]
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 Features = Callable[[Array], Array]
 """Observations [M, *obs_shape] to the current network's features of them, [M, F]."""
 Distance = Literal["l2", "cosine", "kl"]
@@ -73,7 +73,7 @@ class States:
         recorded: whether shards must have the column of recorded features.
         """
         self._features, self._compared, self._recorded = features, compared_steps, recorded
-        self.table = Table()
+        self.table = ShardTable()
         self._arrays: dict[str, Array] = {}
         self._offsets = np.zeros(1, np.int64)
 
@@ -145,7 +145,7 @@ class Scored(Selector):
         """[M] how far each candidate is from what is wanted."""
 
     @abstractmethod
-    def _keep(self, keys: Keys, far: Floats, n: int) -> Places:
+    def _keep(self, keys: Keys, far: Floats, n: int) -> Positions:
         """Which n of the candidates are kept."""
 
     @property

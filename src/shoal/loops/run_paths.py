@@ -1,4 +1,4 @@
-"""Places: where the parts of a run meet."""
+"""RunPaths: where the parts of a run meet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.loops.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Places:
+class RunPaths:
     """The files of a run that more than one of its roles uses."""
 
     replay: Path

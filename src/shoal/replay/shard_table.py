@@ -1,4 +1,4 @@
-"""Table: where the columns of several shards lie, so that one kernel call reads them all."""
+"""ShardTable: where the columns of several shards lie, so that one kernel call reads them all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.replay.shard import ShardReader
 Int64s = npt.NDArray[np.int64]
 
 
-class Table:
+class ShardTable:
     """Row numbers and column addresses by shard. Holds the shards, so that their memory stays mapped."""
 
     def __init__(self, shards: Iterable[ShardReader] = ()) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from shoal.config import settings_for
-from shoal.loops.assembly import Places, build_actor, build_learner, describe
-from shoal.loops.group import sharing_id
+from shoal.loops.assembly import RunPaths, build_actor, build_learner, describe
 from shoal.loops.preparation import prepare
+from shoal.loops.sharing_group import sharing_id
 from shoal.sharing import DistributedReplayBuffer, create_distributed_registry
 from shoal.sharing.registry import Registry
 
@@ -59,7 +59,7 @@ def _sb3_buffer(registry: Registry, steps: int, env_id: str = "CartPole-v1") -> 
 def _run(registry: Registry, folder: Path, *overrides: str) -> Any:
     settings = settings_for("CartPole-v1", "apex-dqn", (*OVERRIDES, f"share.registry={registry.path}", *overrides))
     (folder / "replay").mkdir(parents=True)
-    places = Places(folder / "replay", folder / "checkpoints")
+    places = RunPaths(folder / "replay", folder / "checkpoints")
     prepare(settings, describe(settings), places, "run")
     return build_actor(settings, places, 0), build_learner(settings, places)
 

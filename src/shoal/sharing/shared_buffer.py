@@ -1,4 +1,4 @@
-"""Entry: one buffer of a registry, as its `entry.json` says. Others wrote that file: what it holds is checked."""
+"""SharedBuffer: one buffer of a registry, as its `entry.json` says. Others wrote that file: its content is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNREADABLE = (OSError, ShoalError, ValueError, KeyError, TypeError, OverflowErro
 
 
 @dataclass(frozen=True)
-class Entry:
+class SharedBuffer:
     """One buffer of a registry."""
 
     buffer_id: str
@@ -37,7 +37,7 @@ class Entry:
         return data | {"shards": [str(path) for path in self.shards], "made": self.made}
 
     @staticmethod
-    def from_json(buffer_id: str, data: Mapping[str, Any]) -> Entry:
+    def from_json(buffer_id: str, data: Mapping[str, Any]) -> SharedBuffer:
         """The inverse of `to_json`; raises one of `UNREADABLE`."""
         require_name("buffer_id", buffer_id)
         require_name("run_id", str(data["run_id"]))
@@ -47,7 +47,7 @@ class Entry:
         if not math.isfinite(made) or not all(path.is_absolute() and "\0" not in str(path) for path in shards):
             raise ValueError("it holds a path or a time that cannot be")
         who = (buffer_id, str(data["run_id"]), str(data["algorithm"]), int(data["pid"]))
-        return Entry(*who, description, shards, made)
+        return SharedBuffer(*who, description, shards, made)
 
 
 def require_name(what: str, name: str) -> None:

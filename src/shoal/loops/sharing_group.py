@@ -13,15 +13,15 @@ import numpy as np
 from shoal.envs import EnvSettings, describe_spaces, reward_bound
 from shoal.loops.settings import RunSettings
 from shoal.replay import ShardReader, View
-from shoal.replay.table import Table
-from shoal.sharing import Description, Entry, connect_registry
+from shoal.replay.shard_table import ShardTable
+from shoal.sharing import Description, SharedBuffer, connect_registry
 from shoal.sharing.description import describe_space, environment_id
 from shoal.sharing.pool import Pool
 from shoal.sharing.soundness import Soundness
 from shoal.types import EnvSpec
 
 
-class Group:
+class SharingGroup:
     """Membership of one run, kept by its learner: whoever learns is whoever reads."""
 
     def __init__(self, settings: RunSettings, spec: EnvSpec, shards: Sequence[Path], run: str) -> None:
@@ -42,11 +42,13 @@ class Group:
         known = self._registry.entry(self._buffer_id)
         if known is not None and known.shards != tuple(shards) and self._registry.is_held(self._buffer_id):
             self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # a namesake was first
-        entry = Entry(self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards))
+        entry = SharedBuffer(
+            self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards)
+        )
         self._presence = self._registry.announce(entry, self._description.env_id)
         self._pool: Pool | None = None
 
-    def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: Table) -> Pool:
+    def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: ShardTable) -> Pool:
         """What draws from the others; for `Replay`."""
         span = view.span
         make = partial(Pool, readers, self._buffer_id, self._registry, self._description)

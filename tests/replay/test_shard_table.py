@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from shoal.replay.table import Table
+from shoal.replay.shard_table import ShardTable
 
 
 def test_shards_come_and_go(shards: Any, blank: Any) -> None:
     pairs = [shards.small(rows, lanes) for rows, lanes in ((5, 1), (7, 2), (9, 3))]
-    table = Table(reader for _, reader in pairs)
+    table = ShardTable(reader for _, reader in pairs)
     assert (table.rows.tolist(), table.lanes.tolist()) == ([5, 7, 9], [1, 2, 3])
     before = table["obs"].tolist()
     assert before == [reader.by_lane["obs"].ctypes.data for _, reader in pairs]
@@ -29,7 +29,7 @@ def test_shards_come_and_go(shards: Any, blank: Any) -> None:
 
 def test_the_oldest_row_moves_with_the_writer(shards: Any, blank: Any) -> None:
     (writer, reader), (_, still) = shards.small(5), shards.small(5)
-    table = Table([reader, still])
+    table = ShardTable([reader, still])
     assert table.oldest().tolist() == [0, 0]
     writer.append_chunk(blank(reader.info, 5))
     assert table.oldest().tolist() == [0, 0]
@@ -40,6 +40,6 @@ def test_the_oldest_row_moves_with_the_writer(shards: Any, blank: Any) -> None:
 
 
 def test_an_empty_table_has_empty_columns() -> None:
-    table = Table()
+    table = ShardTable()
     assert len(table["obs"]) == len(table.rows) == len(table.lanes) == len(table.oldest()) == 0
     assert table["obs"].dtype == np.int64
