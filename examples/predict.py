@@ -1,4 +1,4 @@
-"""Uses what a run has learned, in a loop of one's own.
+"""Uses a trained policy in your own loop.
 
 python examples/predict.py runs/latest
 """
@@ -11,13 +11,13 @@ import shoal
 
 
 def main(path: str = "runs/latest") -> float:
-    """Plays one episode with the run's best weights; returns its return."""
+    """Plays one episode with the run's best weights and returns the episode's return."""
     run = shoal.load(path)
     env = run.make_env()  # with the run's env.kwargs and time limit
     obs, _ = env.reset(seed=0)
     state, total, ended = None, 0.0, False
     while not ended:
-        action, state = run.predict(obs, state)  # the state is an LSTM's memory; None without one
+        action, state = run.predict(obs, state)  # the state of an LSTM; None without one
         obs, reward, terminated, truncated, _ = env.step(action)
         total, ended = total + float(reward), terminated or truncated
     env.close()

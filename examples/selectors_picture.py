@@ -1,9 +1,10 @@
-"""Draws what each selector picks out of one small stream, for docs/replay-mixtures.md.
+"""Plots which sequences each selector samples from one small stream, for docs/replay-mixtures.md.
 
-A walker has left 300 states in the plane, oldest pale, newest dark. What the network makes of a state is its place, and
-has changed since for places further right. Sequences are 6 steps long; every selector draws batches of 8 of them.
+The stream is a random walk of 300 states in the plane, oldest pale, newest dark. The recorded feature of a state is its
+position. The current network's features have changed, more for positions further right. Sequences have 6 steps, and
+every selector samples batches of 8 of them.
 
-    python examples/selectors_picture.py                    into docs/images/selectors.png
+    python examples/selectors_picture.py                    writes docs/images/selectors.png
     python examples/selectors_picture.py picture.png
 """
 
@@ -42,11 +43,11 @@ PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "selectors.p
 ROWS, STEPS, BATCH = 300, 6, 8
 SPAN = Span(before=0, after=STEPS, crosses_episodes=True)
 SURPRISE = np.array([-1.8, 1.2])
-"""Where errors, and so priorities, are large."""
+"""Position where errors, and so priorities, are large."""
 
 
 def walk(rng: np.random.Generator) -> Any:
-    """[ROWS, 2] places, one after the other."""
+    """Returns [ROWS, 2] positions of a random walk."""
     place, pace, path = np.array([-2.0, -1.0]), np.zeros(2), []
     for _ in range(ROWS):
         pace = 0.85 * pace + rng.normal(0, 0.13, 2) - 0.015 * place
@@ -56,19 +57,19 @@ def walk(rng: np.random.Generator) -> Any:
 
 
 def change(places: Any) -> Any:
-    """How far the network's feature of a place has moved since it was recorded."""
+    """How much the network's feature of a position has changed since it was recorded."""
     return 2.0 / (1.0 + np.exp(-2.0 * np.asarray(places)[..., 0]))
 
 
 def features(places: Any) -> Any:
-    """The current network: [M, 2] places to [M, 2] features. When the walker was there they were the places."""
+    """The current network: [M, 2] positions to [M, 2] features. The recorded features are the positions themselves."""
     moved = np.array(places, np.float32)
     moved[:, 0] += change(places)
     return moved
 
 
 def write(path: Any, folder: Path) -> ShardReader:
-    """A shard with these states, as an actor would have left it."""
+    """A shard with these states, as an actor would write it."""
     spec = EnvSpec("Walk-v0", (2,), "float32", frame_stack=1, num_actions=2, action_shape=())
     schema = step_schema(spec, (Column("feature", "float16", (2,)), Column("priority", "float32")))
     create_shard(folder / "shard_000", ShardInfo(schema, rows=2 * ROWS, lanes=1))
@@ -76,13 +77,13 @@ def write(path: Any, folder: Path) -> ShardReader:
     rows = {column.name: np.zeros((ROWS, 1, *column.shape), column.dtype) for column in schema.columns}
     rows["obs"][:, 0] = rows["feature"][:, 0] = path
     surprise = np.exp(-np.square(path - SURPRISE).sum(axis=1))
-    rows["priority"][STEPS:, 0] = surprise[:-STEPS]  # the row that completes a sequence carries its priority
+    rows["priority"][STEPS:, 0] = surprise[:-STEPS]  # the last row of a sequence holds its priority
     writer.append_chunk(rows)
     return ShardReader(folder / "shard_000")
 
 
 def picked(selector: Selector, shard: ShardReader, batches: int) -> Counter[int]:
-    """Where sequences start that a selector draws, and how often each was drawn."""
+    """The starts of the sequences that a selector samples, with their counts."""
     rng, starts = np.random.default_rng(1), Counter[int]()
     selector.attach(shard, SPAN)
     for _ in range(batches):
@@ -93,9 +94,9 @@ def picked(selector: Selector, shard: ShardReader, batches: int) -> Counter[int]
 
 
 def main(file: str | Path = PICTURE) -> dict[str, Counter[int]]:
-    """Draws the picture; returns what was picked, by panel."""
+    """Plots all selectors; returns the sampled starts per panel."""
     path = walk(np.random.default_rng(12))
-    constant: dict[str, Any] = {"candidates": 6.0, "anneal": 1e9}  # lambda stays: one moment of a run
+    constant: dict[str, Any] = {"candidates": 6.0, "anneal": 1e9}  # lambda stays constant
     panels: dict[str, tuple[Selector, int]] = {
         "uniform": (Uniform(), 12),
         "newest, fraction 0.2": (Uniform(newest=0.2), 12),

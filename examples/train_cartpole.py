@@ -1,6 +1,6 @@
-"""Trains on CartPole until it is solved, then judges the result.
+"""Trains on CartPole until it is solved, then evaluates the result.
 
-python examples/train_cartpole.py             two actors, a process each
+python examples/train_cartpole.py             two actors, one process each
 python examples/train_cartpole.py inline      one process, the same result every time
 """
 
@@ -12,7 +12,7 @@ import shoal
 
 
 def main(runtime: str = "ray", steps: int = 200_000, out: str = "runs") -> shoal.Run:
-    """Trains and prints what came out."""
+    """Trains, evaluates and prints the result."""
     run = shoal.train(
         "CartPole-v1",
         algo="apex-dqn",
