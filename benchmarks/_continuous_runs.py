@@ -1,4 +1,4 @@
-"""One training each, in a process of its own: Shoal as a user starts it, and Stable-Baselines3 beside it."""
+"""Runs one training in a separate process: Shoal as a user starts it, or Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN_SECONDS = 6 * 3600.0
 
 @dataclass
 class Outcome:
-    """How one seed went. `curve` holds (environment steps, seconds since the first step, mean return)."""
+    """The result of one seed. `curve` holds (environment steps, seconds since the first step, mean return)."""
 
     who: str
     what: str
@@ -44,11 +44,11 @@ class Outcome:
 
 
 def shoal(scenario: str, seed: int, overrides: tuple[str, ...] = (), who: str = "shoal") -> Outcome:
-    """`shoal train SCENARIO --seed SEED ...` in a folder of its own."""
+    """Runs `shoal train SCENARIO --seed SEED ...` in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "runs", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "shoal", "train", scenario, "--seed", str(seed), "--out", str(out)]
-        # Shoal sets its own thread counts: it must not need this variable.
+        # Shoal sets its own thread counts and must not depend on this variable.
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         with log.open("w") as output:
             process = subprocess.Popen([*command, *overrides], cwd=ROOT, stdout=output, stderr=output, env=environment)
@@ -86,7 +86,7 @@ def _judged(line: dict[str, Any]) -> bool:
 
 @dataclass
 class Sb3Plan:
-    """What an SB3 process is to do."""
+    """The task of an SB3 process."""
 
     algo: str
     env: str
@@ -95,13 +95,13 @@ class Sb3Plan:
     every_steps: int
     episodes: int
     goal: float | None = None
-    """End at the first evaluation that reaches it."""
+    """Stops at the first evaluation that reaches this return."""
     who: str = "sb3"
     threads: int = 1
 
 
 def sb3(plan: Sb3Plan, seed: int) -> Outcome:
-    """One seed in a process of its own."""
+    """Runs one seed in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "found.json"
         text = json.dumps(plan.__dict__)
@@ -113,7 +113,7 @@ def sb3(plan: Sb3Plan, seed: int) -> Outcome:
 
 
 def sb3_child(plan: Sb3Plan, seed: int) -> dict[str, Any]:
-    """Trains, with evaluations off the clock."""
+    """Trains. Evaluations do not count as training time."""
     import gymnasium
     import stable_baselines3
     import torch

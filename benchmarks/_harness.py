@@ -1,9 +1,10 @@
-"""What the benchmarks share: interleaved rounds, medians, one table, one JSON file.
+"""Shared by the benchmarks: interleaved rounds, medians, one table, one JSON file.
 
-Contenders are measured in turn within every round and compared within the round, because the machine may be shared: its
-speed changes from second to second, a ratio of neighbours much less. A round's rate is that of its median call, so that
-calls during which the system ran somebody else do not count, for anybody. Minor page faults are counted per call: a
-batch that is allocated anew is paid for in page faults, and whether it is changes with the allocator's mood.
+Contenders are measured in turn within every round and compared within the round. The machine may be shared, and its
+speed changes from second to second; the ratio of two neighbouring measurements changes much less. A round's rate is
+that of its median call, so that calls interrupted by other processes do not count. Minor page faults are counted per
+call, because a newly allocated batch causes page faults, and whether a batch is newly allocated depends on the
+allocator.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ console = Console(width=None if sys.stdout.isatty() else 170)
 
 
 def say(text: str) -> None:
-    """A line of progress, on the error stream: the table alone goes to the output."""
+    """Prints a line of progress to stderr; only the table goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
 class Measured:
-    """One contender's rates, a value per round."""
+    """One contender's rates, one value per round."""
 
     rates: list[float] = field(default_factory=list)
     faults: list[float] = field(default_factory=list)
@@ -57,7 +58,7 @@ def _faults() -> int:
 def interleave(
     what: str, contenders: Mapping[str, Callable[[], Any]], *, seconds: float, rounds: int, per_call: float = 1.0
 ) -> dict[str, Measured]:
-    """Runs every contender for a while in every round; the rates are `per_call` times calls per second."""
+    """Runs every contender for `seconds` in every round. Rates are `per_call` times calls per second."""
     say(f"  {what}: {', '.join(contenders)}")
     measured = {name: Measured() for name in contenders}
     for call in contenders.values():  # first calls build caches and touch pages
@@ -76,13 +77,13 @@ def interleave(
 
 
 def ratio(ours: Measured, theirs: Measured) -> float:
-    """The median of the rounds' ratios."""
+    """The median of the ratios per round."""
     return statistics.median(a / b for a, b in zip(ours.rates, theirs.rates, strict=True))
 
 
 @dataclass
 class Row:
-    """One line of the results. `bar` is the ratio (or the bound) that was set for it before it was measured."""
+    """One line of the results. `bar` is the target ratio (or bound), set before the measurement."""
 
     what: str
     shoal: float
@@ -103,7 +104,7 @@ def compared(
     peers: tuple[str, ...] | None = None,
     at_least: float | None = None,
 ) -> Row:
-    """Ours against the fastest of the peers, with everybody's rates beside it; `at_least` is the bar for the ratio."""
+    """Shoal against the fastest peer, with all rates. `at_least` is the bar for the ratio."""
     shoal = measured[ours]
     candidates = [name for name in (peers if peers is not None else measured) if name != ours and name in measured]
     others = {name: one.rate for name, one in measured.items() if name != ours}
@@ -118,7 +119,7 @@ def compared(
 
 
 def bounded(what: str, value: float, *, at_most: float) -> Row:
-    """A figure of our own against an upper bound."""
+    """One of Shoal's figures against an upper bound."""
     return Row(what, value, bar=f"<= {at_most:g}", holds=value <= at_most)
 
 
@@ -146,7 +147,7 @@ def _version(package: str) -> str:
 
 
 def described(packages: tuple[str, ...]) -> dict[str, Any]:
-    """Machine, commit and versions: what a figure means nothing without."""
+    """Machine, commit and versions, which every figure depends on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "machine": {
@@ -170,7 +171,7 @@ def _number(value: float | None) -> str:
 
 
 def report(name: str, rows: list[Row], packages: tuple[str, ...], settings: Mapping[str, Any]) -> bool:
-    """Prints the table, writes `results/<name>.json`, and says whether every bar holds."""
+    """Prints the table, writes `results/<name>.json` and returns whether every bar holds."""
     table = Table(title=f"{name}: Shoal and its peers, interleaved; medians", title_justify="left")
     for heading, side in (
         ("what", "left"),

@@ -1,8 +1,8 @@
 """The replays that benchmarks/replay.py compares, behind one small interface.
 
-A contender offers some of `insert(k)`, `sample(n)`, `update(n)`, `cycle(n)` (sample n, then give the sampled new
-priorities) and `uniform(n)`; each returns a callable that does it once. All hold the same number of transitions and
-are full.
+A contender has some of `insert(k)`, `sample(n)`, `update(n)`, `cycle(n)` (sample n, then update their priorities) and
+`uniform(n)`. Each returns a callable that does it once. All contenders are full and hold the same number of
+transitions.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Call = Callable[[], Any]
 ALPHA, BETA, GAMMA = 0.6, 0.4, 0.99
 FILL = 500
 LANES = 8
-"""Of the shard that is sampled, as an actor of eight environments writes it: a step's successor is no neighbour."""
+"""Lanes of the sampled shard, as an actor with eight environments writes it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is stored."""
+    """The kind of data that is stored."""
 
     obs_shape: tuple[int, ...]
     obs_dtype: str
@@ -81,10 +81,10 @@ def steps(case: Case, count: int, lanes: int, seed: int = 0) -> dict[str, np.nda
 
 
 class Shoal:
-    """n-step transitions of one shard; and small shards of a single lane to insert into, a step at a time."""
+    """n-step transitions of one shard, and small shards with one lane for inserting single steps."""
 
     def __init__(self, case: Case, n_step: int, beside: Shoal | None = None) -> None:
-        """`beside`: another one, whose shard to share."""
+        """`beside`: another instance whose shard is shared."""
         self._case, self._n_step, self._owner = case, n_step, beside is None
         self.schema = step_schema(case.spec, (Column("priority", "float32"),))
         if beside is None:
@@ -98,20 +98,20 @@ class Shoal:
         create_shard(self.folder / name, ShardInfo(self.schema, rows, lanes))
         writer = ShardWriter(self.folder / name)
         chunk = steps(self._case, min(FILL, rows), lanes)
-        while writer.head < rows + FILL:  # once around, so that the ring is full and its pages are touched
+        while writer.head < rows + FILL:  # one full turn, so that the ring is full and all pages are touched
             writer.append_chunk(chunk)
         self._writer = writer
         return ShardReader(self.folder / name)
 
     def _replay(self, selector: Any, batch: int) -> Replay:
         view = NStepView(self.schema, self._n_step, GAMMA)
-        # One batch in the ring, as for everybody here: a batch is dropped before the next is drawn.
+        # One batch in the ring, as for all contenders: a batch is released before the next one is sampled.
         replay = Replay([self._reader], selector, view, batch, ring=1, threads=self._case.threads)
         replay.refresh()
         return replay
 
     def insert(self, count: int, *, indexed: bool) -> Call:
-        """Appends; `indexed` also has a prioritized reader take the rows in, which in use is the learner's work."""
+        """Appends. With `indexed`, a prioritized reader also indexes the rows, which is normally the learner's work."""
         reader = self._filled(f"inserted-{count}-{indexed}", 20_000 if self._case.stack == 1 else 4_000, 1)
         writer, chunk = self._writer, steps(self._case, count, 1)
         replay = Replay([reader], Prioritized(ALPHA), NStepView(self.schema, self._n_step, GAMMA), 16)
@@ -151,7 +151,7 @@ class Shoal:
 
     @property
     def bytes_per_step(self) -> float:
-        """What the files of a full shard take, per step."""
+        """Bytes of a full shard's files, per step."""
         size = sum(file.stat().st_blocks * 512 for file in (self.folder / "sampled").iterdir())
         return size / (self._case.rows // LANES * LANES)
 
@@ -202,7 +202,7 @@ class Tianshou:
         self._batch, self._case, self._rng = Batch, case, np.random.default_rng(0)
         self.buffer = PrioritizedReplayBuffer(case.rows, alpha=ALPHA, beta=BETA)
         self.insert(1)()
-        meta = self.buffer._meta  # filled directly: a million calls of `add` take a minute
+        meta = self.buffer._meta  # filled directly, because a million calls of `add` take a minute
         for start in range(0, case.rows, FILL):
             part = slice(start, min(start + FILL, case.rows))
             for column in (meta.obs, meta.obs_next):
@@ -264,7 +264,7 @@ class Sb3:
 
 
 class Limit:
-    """What memory gives: numpy's `take` of as many observation pairs into ready buffers, and nothing else."""
+    """The memory limit: only numpy's `take` of as many observation pairs into preallocated buffers."""
 
     def __init__(self, obs: np.ndarray, following: np.ndarray, threads: int) -> None:
         self._columns, self._threads = (obs, following), threads

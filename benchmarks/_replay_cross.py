@@ -1,9 +1,9 @@
-"""The whole of it at once: two processes push Atari steps as fast as they can while a learner draws batches of 512.
+"""The full system: two processes write Atari steps as fast as they can while a learner samples batches of 512.
 
-Shoal: two shards, one Replay; its writers run free, or are held to so many times what the Ray actor took. The peer: a
-Ray actor as well made as we can make one (storage and output buffers allocated once, `np.take(out=)`, the learner keeps
-2 batches on order, each producer at most 2 chunks of 50 in flight), in two kinds: it stores stacked transitions, as
-replay actors do; or, as Shoal, each frame once. Its draws are uniform and know no episode ends.
+Shoal: two shards, one Replay. Its writers run without a limit, or at a multiple of the Ray actor's rate. The peer is a
+Ray actor, as efficient as we can make it: storage and output buffers are allocated once, `np.take(out=)`, the learner
+has 2 batches in flight, each producer at most 2 chunks of 50. It has two variants: it stores stacked transitions, as
+most replay actors do, or each frame once, like Shoal. It samples uniformly and ignores episode ends.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from shoal.replay import (
 WRITERS, CHUNK, BATCH, N_STEP, IN_FLIGHT = 2, 50, 512, 3, 2
 FRAME = (84, 84)
 HELD = 15
-"""The paced writers push so many times what the Ray actor took at best: well above the bar of 10."""
+"""The limited writers push this multiple of the Ray actor's best rate: well above the bar of 10."""
 CASE = Case((4, *FRAME), "uint8", 4, 0, 2)
 
 
 def _write(path: Path, go: Any, pace: Any) -> None:
-    """A writer process: pushes while `go` is 1, ends when it is 2; `pace` is steps per second, 0 for no limit."""
+    """A writer process: writes while `go` is 1, ends when it is 2. `pace` is in steps per second, 0 for no limit."""
     writer, chunk, due = ShardWriter(path), steps(CASE, CHUNK, 1), time.perf_counter()
     while go.value != 2:
         now = time.perf_counter()
@@ -76,7 +76,7 @@ class ShoalSide:
         self._go.value = 0
 
     def run(self, seconds: float, pace: float = 0.0) -> tuple[float, float]:
-        """Batches and inserted steps per second; the writers together push no more than `pace`."""
+        """Batches and inserted steps per second. Both writers together write at most `pace`."""
         self._pace.value = pace / WRITERS
         self._go.value, batches, before = 1, 0, sum(reader.steps for reader in self._readers)
         start = time.perf_counter()
@@ -138,7 +138,7 @@ class _Store:
 
 
 class _Producer:
-    """Pushes chunks for a while, with bounded calls in flight."""
+    """Sends chunks for a while, with a bounded number of calls in flight."""
 
     def __init__(self, store: Any, frames_once: bool) -> None:
         rng = np.random.default_rng(0)
@@ -159,7 +159,7 @@ class _Producer:
 
 
 class RaySide:
-    """The Ray actor, its producers, and a learner with 2 batches on order."""
+    """The Ray actor, its producers, and a learner with 2 batches in flight."""
 
     def __init__(self, rows: int, *, frames_once: bool) -> None:
         import ray
@@ -191,7 +191,7 @@ class RaySide:
 
 
 def measure(rows: int, seconds: float, rounds: int, threads: int) -> dict[str, dict[str, Measured]]:
-    """Rates of batches and of inserted steps, per contender, interleaved."""
+    """Interleaved rates of batches and inserted steps, per contender."""
     import ray
 
     say("  starting Ray and the writers")
@@ -217,7 +217,7 @@ def measure(rows: int, seconds: float, rounds: int, threads: int) -> dict[str, d
             if index:  # the first warms up
                 found["batches"].setdefault(name, Measured()).rates.append(batches)
                 found["steps"].setdefault(name, Measured()).rates.append(inserted)
-        say(f"  rows drawn anew because a writer reached them: {shoal.replay.redrawn:,}")
+        say(f"  rows redrawn because a writer overwrote them: {shoal.replay.redrawn:,}")
         return found
     finally:
         for side in sides:

@@ -1,12 +1,12 @@
-"""SB3's SAC on Pendulum with Shoal's buffer and no peers, beside SAC with SB3's own.
+"""SB3's SAC on Pendulum with Shoal's buffer and no peers, compared with SAC with SB3's own buffer.
 
-Both models live in one process and learn in turn, a short slice each. SB3 draws from numpy's and torch's global
-generators, so each model is given back the state it left them in: both see what they would have seen alone, and their
-weights can be compared bit for bit.
+Both models are in one process and learn in turn, a short slice each. SB3 uses numpy's and torch's global random
+generators, so each model's generator state is restored before its slice. Each model sees the same random numbers as if
+it were alone, and the weights can be compared bit for bit.
 
-Two models that are the same may differ by 3 % for as long as the process lives, by where their memory came to lie; the
-first that is made tends to be the slower. So there are two of each kind, made in the order A B B A after one that only
-goes first, and a row says how far the two of SB3 are apart.
+The speed of two identical models may differ by 3 % during the whole life of the process, depending on where their
+memory is; the first one tends to be slower. So there are two models of each kind, created in the order A B B A after
+one warm-up model, and a row shows the difference between the two SB3 models.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLICE_STEPS, INSIDE_STEPS = 75, 20
 
 @contextlib.contextmanager
 def made_registry(rows: int) -> Iterator[Registry]:
-    """A registry that is removed at the end, with all that is in it."""
+    """A registry that is removed at the end with its contents."""
     registry = create_distributed_registry(rows)
     try:
         yield registry
@@ -53,12 +53,12 @@ def make_model(seed: int, shared: dict[str, Any] | None) -> Any:
     torch.set_num_threads(1)
     buffer = {} if shared is None else {"replay_buffer_class": DistributedReplayBuffer, "replay_buffer_kwargs": shared}
     model = SAC("MlpPolicy", gymnasium.make(ENV), seed=seed, device="cpu", **SAC_SETTINGS, **buffer)
-    model.set_logger(Logger(None, []))  # it would leave a folder in /tmp at every call of learn
+    model.set_logger(Logger(None, []))  # otherwise every call of learn leaves a folder in /tmp
     return model
 
 
 def judged(what: str, ours: Measured, theirs: Measured, peer: str, at_least: float | None = None) -> Row:
-    """As `compared`, with the quartiles of the pairs' ratios: how far the median can be trusted."""
+    """Like `compared`, with the quartiles of the ratios, which show the uncertainty of the median."""
     row = compared(what, {"shoal": ours, peer: theirs}, at_least=at_least)
     ratios = [a / b for a, b in zip(ours.rates, theirs.rates, strict=True)]
     row.others = dict(zip(("ratio: lower quartile", "upper"), np.quantile(ratios, (0.25, 0.75)).tolist(), strict=True))
@@ -66,7 +66,7 @@ def judged(what: str, ours: Measured, theirs: Measured, peer: str, at_least: flo
 
 
 class InTurn:
-    """A model that shares its process, but not its random numbers."""
+    """A model that shares its process with others, but not its random numbers."""
 
     def __init__(self, shared: dict[str, Any] | None) -> None:
         self.model = make_model(1, shared)
@@ -74,7 +74,7 @@ class InTurn:
         self.wall, self.cpu = Measured(), Measured()
 
     def learn(self, steps: int, *, count: bool = True) -> None:
-        """A slice; its rates are kept if it counts."""
+        """Runs a slice; keeps its rates if it counts."""
         np.random.set_state(self._random[0])
         torch.set_rng_state(self._random[1])
         wall, cpu = time.perf_counter(), time.process_time()
@@ -87,7 +87,7 @@ class InTurn:
 
 
 def alone(rounds: int) -> list[Row]:
-    """No peers, a registry all the same: same learning, same speed."""
+    """With a registry but no peers: same learning, same speed."""
     size = SAC_SETTINGS["buffer_size"]
     with contextlib.ExitStack() as stack:
         registries = [stack.enter_context(made_registry(size)) for _ in range(2)]
@@ -122,13 +122,13 @@ def _without_peers(registry: Registry) -> dict[str, Any]:
 
 
 def together(models: list[Measured]) -> Measured:
-    """The rates of several as one, round by round: all their steps by all their time."""
+    """The combined rates of several models, per round: all steps divided by all time."""
     rounds = zip(*(one.rates for one in models), strict=True)
     return Measured([statistics.harmonic_mean(rates) for rates in rounds])
 
 
 def inside(both: list[InTurn], rounds: int) -> list[Row]:
-    """`add` and `sample` as a run has them: one call, then an update that leaves nothing of them in the caches."""
+    """Times `add` and `sample` as in a run: one call, then an update that evicts their data from the caches."""
     took: dict[str, list[list[float]]] = {"add": [[], []], "sample": [[], []]}
     for name, lists in took.items():
         for one, calls in zip(both, lists, strict=True):
@@ -146,7 +146,7 @@ def inside(both: list[InTurn], rounds: int) -> list[Row]:
 
 
 def timed(call: Callable[..., Any], took: list[float]) -> Callable[..., Any]:
-    """The same, noting how long each call took."""
+    """The same function, which also records the duration of each call."""
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
@@ -158,7 +158,7 @@ def timed(call: Callable[..., Any], took: list[float]) -> Callable[..., Any]:
 
 
 def differing(one: Any, other: Any) -> tuple[int, int]:
-    """How many weights of two models are not the same to the last bit, and of how many."""
+    """How many weights of two models are not bit-identical, and the total."""
     ours, theirs = one.policy.state_dict(), other.policy.state_dict()
     if ours.keys() != theirs.keys() or one.num_timesteps != other.num_timesteps:
         raise SystemExit("These two models cannot be compared.")

@@ -1,6 +1,6 @@
-"""Buffers without runs: sampling, adding, and the memory of four, with rows as large as HalfCheetah's.
+"""Buffers without runs: sampling, adding, and the memory of four, with rows of HalfCheetah's size.
 
-All buffers are full before anything is measured, and warm: every page was touched once by whoever reads it.
+Before a measurement all buffers are full and warm: each reader has touched every page once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def make_shoal(
 
 
 def random_rows(count: int, envs: int) -> dict[str, np.ndarray]:
-    """Episodes of 1,000 steps that end by time-out, as HalfCheetah's do."""
+    """Episodes of 1,000 steps that end by time-out, like HalfCheetah's."""
     rng = np.random.default_rng(1)
     truncated = np.zeros((count, envs), np.bool_)
     truncated[EPISODE - 1 :: EPISODE] = True
@@ -59,7 +59,7 @@ def random_rows(count: int, envs: int) -> dict[str, np.ndarray]:
 
 
 def fill(buffer: Any) -> Any:
-    """Makes a buffer full at once, its next row being the first of the ring."""
+    """Fills a buffer directly; its next row is the first of the ring."""
     left, rows = buffer.buffer_size, random_rows(min(CHUNK, buffer.buffer_size), buffer.n_envs)
     if isinstance(buffer, DistributedReplayBuffer):
         buffer._open()
@@ -79,7 +79,7 @@ def fill(buffer: Any) -> Any:
 
 
 def warm(buffer: Any, rows: int) -> None:
-    """Samples until all pages of all buffers were read: a fault maps 16 of them, and 20 % of a batch is foreign."""
+    """Samples until all pages of all buffers were read: a fault maps 16 pages, and 20 % of a batch is foreign."""
     for _ in range(max(200, rows // 200)):
         buffer.sample(BATCH)
 
@@ -88,7 +88,7 @@ def warm(buffer: Any, rows: int) -> None:
 
 
 def sample(rows: int, seconds: float, rounds: int) -> list[Row]:
-    """A batch of 256: from one's own rows and three peers', from one's own only, and SB3's."""
+    """A batch of 256: from own rows and three peers, from own rows only, and SB3's."""
     with made_registry(rows) as registry:
         say(f"  filling {PEERS + 2} buffers of {rows:,} rows")
         peers = [fill(make_shoal(registry, f"peer-{k}", rows, strategy="local_only")) for k in range(PEERS)]
@@ -115,13 +115,13 @@ def sample(rows: int, seconds: float, rounds: int) -> list[Row]:
         compared(f"{title} (calls/s)", found, peers=("sb3",)),
         compared(f"sample {BATCH}, own rows only (calls/s)", own, ours="shoal, own rows only"),
         Row(f"{title}: foreign fraction", fraction, bar=f"{RATIO} ± 0.01", holds=valid),
-        # Not in the median of the calls above, of which one in thousands looks.
+        # Not visible in the median above, because only one call in thousands looks for peers.
         Row("(the look for peers, once a second: ms)", 1000 / looks.rate),
     ]
 
 
 def look(buffer: DistributedReplayBuffer) -> None:
-    """What a sample does besides, once a second."""
+    """The extra work of a sample, once a second: it looks for peers."""
     assert buffer._pool is not None
     buffer._pool._looked = -np.inf
     buffer._pool.refresh()
@@ -131,7 +131,7 @@ def look(buffer: DistributedReplayBuffer) -> None:
 
 
 def adding(buffer: Any) -> Callable[[], None]:
-    """An episode, handed over step by step as SB3's algorithms do."""
+    """Adds an episode step by step, as SB3's algorithms do."""
     rows, envs = random_rows(EPISODE, buffer.n_envs), buffer.n_envs
     steps = []
     for k in range(EPISODE):
@@ -149,7 +149,7 @@ def adding(buffer: Any) -> Callable[[], None]:
 
 
 def add(rows: int, seconds: float, rounds: int) -> list[Row]:
-    """Rows per second, into a buffer that is full, and into one that is not."""
+    """Rows per second, into a full buffer and into one that is not full."""
     found: dict[str, dict[str, Measured]] = {}
     with made_registry(2 * rows) as registry:
         for envs, full in ((1, True), (1, False), (8, True)):
@@ -167,7 +167,7 @@ def add(rows: int, seconds: float, rounds: int) -> list[Row]:
 
 
 def held() -> dict[str, int]:
-    """Bytes of this process. `anonymous`: what is not part of a file; `uss`: mapped by nobody else; `pss`: a page that
+    """Bytes of this process. `anonymous`: not part of a file; `uss`: mapped by no other process; `pss`: a page that
     k processes map counts 1/k.
     """
     found = {}
@@ -179,15 +179,15 @@ def held() -> dict[str, int]:
 
 
 def settled() -> dict[str, int]:
-    """What is held when freed memory has been given back: the allocator would keep it, and hide a copy in it."""
+    """Memory in use after freed memory was returned: the allocator would keep it, and a copy could hide in it."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return held()
 
 
 def _hold(kind: str, run_id: str, rows: int, path: str, pipe: Any) -> None:
-    """A holder's process: a full buffer, sampled from; each phase on demand. Sends what it took of memory."""
-    with made_registry(2 * CHUNK) as small:  # code and kernels are there before the first reading
+    """A process with a full buffer that it samples from, phase by phase on demand. Sends its memory use."""
+    with made_registry(2 * CHUNK) as small:  # load code and kernels before the first reading
         for make in (lambda: make_shoal(small, "a", CHUNK), lambda: make_shoal(small, "b", CHUNK)):
             warm(fill(make()), CHUNK)
     warm(fill(make_sb3(CHUNK)), CHUNK)
@@ -205,7 +205,7 @@ def _hold(kind: str, run_id: str, rows: int, path: str, pipe: Any) -> None:
 
 
 def holders(kind: str, rows: int, path: str) -> tuple[dict[str, int], int]:
-    """Four processes at once; what they took together, and the fewest peers that one of them sampled from."""
+    """Runs four processes. Returns their total memory and the smallest number of peers that one sampled from."""
     say(f"  four processes, {kind}, {rows:,} rows each")
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -217,7 +217,7 @@ def holders(kind: str, rows: int, path: str) -> tuple[dict[str, int], int]:
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        for _ in range(2):  # all are full before one samples, all have sampled before one reads its memory
+        for _ in range(2):  # all are full before one samples, and all have sampled before one reads its memory
             answers = [pipe.recv() for pipe in pipes]
             for pipe in pipes:
                 pipe.send(None)
@@ -234,7 +234,7 @@ def holders(kind: str, rows: int, path: str) -> tuple[dict[str, int], int]:
 
 
 def memory(rows: int) -> list[Row]:
-    """Four buffers that are sampled by all four, beside four of SB3."""
+    """Four buffers that all four processes sample from, compared with four of SB3."""
     with made_registry(rows) as registry:
         shoal, peers = holders("shoal", rows, str(registry.path))
         files, entries = folder_bytes(registry.path), list(registry.entries())

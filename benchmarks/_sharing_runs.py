@@ -1,8 +1,8 @@
-"""Four runs of SAC that share and four that do not, a process per run, all alive.
+"""Four runs of SAC that share and four that do not, one process per run, all alive.
 
-While one group works, the other is stopped (SIGSTOP). Steps are read from outside, out of the shards' headers: nothing
-is added to a run but a look at one number per step, in both groups. Both groups are started anew a few times: where a
-process's memory comes to lie makes it faster or slower by some percent for as long as it lives.
+While one group works, the other is stopped (SIGSTOP). Steps are read from outside, from the shards' headers. The only
+addition to a run, in both groups, is reading one number per step. Both groups are restarted a few times, because the
+location of a process's memory changes its speed by some percent for its whole life.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.sharing import Registry, connect_registry
 
 RUNS = 4
 WARM_STEPS = 1_500
-"""Of every run before it is measured: more than the 1,000 rows a peer must have, and learning for long."""
+"""Steps of every run before it is measured: more than the 1,000 rows a peer must have, and well into learning."""
 SETTLE_SECONDS = 0.5
 START_SECONDS = 400.0
 NEVER = 2**60
@@ -33,7 +33,7 @@ LAST = -1
 
 
 def _run(seed: int, path: str, strategy: str, asked: Any, pipe: Any) -> None:
-    """A run's process: learns until it is told to end; whenever `asked` changes, sends the buffer's statistics."""
+    """A run's process: learns until it is told to stop. Sends the buffer's statistics whenever `asked` changes."""
     registry, parent, answered = connect_registry(path), os.getppid(), 0
     buffer_id = registry.register_buffer(f"run-{seed}", "SAC", ENV)
     shared = {"registry": registry, "buffer_id": buffer_id, "sample_strategy": strategy, "cross_sample_ratio": RATIO}
@@ -52,7 +52,7 @@ def _run(seed: int, path: str, strategy: str, asked: Any, pipe: Any) -> None:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a group did in a while."""
+    """The work of a group in one turn."""
 
     steps: int
     seconds: float
@@ -60,7 +60,7 @@ class Turn:
 
 
 class Runs:
-    """Runs that are started, stopped and continued together."""
+    """Runs that are started, stopped and resumed together."""
 
     def __init__(self, registry: Registry, strategy: str) -> None:
         self._registry, self._strategy = registry, strategy
@@ -78,7 +78,7 @@ class Runs:
         self._watched = [psutil.Process(process.pid) for process in self._processes]
 
     def start(self) -> None:
-        """Waits until every run has learned for a while and seen the others, then stops them until their turn."""
+        """Waits until every run has learned for a while and found the others, then stops them until their turn."""
         say(f"  starting {RUNS} runs, {self._strategy}")
         deadline = time.monotonic() + START_SECONDS
         while not self._warm():
@@ -86,12 +86,12 @@ class Runs:
             if time.monotonic() > deadline:
                 raise SystemExit(f"Not {WARM_STEPS} steps each within {START_SECONDS:.0f} s.")
             time.sleep(0.2)
-        time.sleep(2.0)  # they look for each other once a second
+        time.sleep(2.0)  # runs look for each other once a second
         self.before = self._ask()
         self._signal(signal.SIGSTOP)
 
     def work(self, seconds: float) -> Turn:
-        """All of them for so long."""
+        """Lets all runs work for this long."""
         self._signal(signal.SIGCONT)
         try:
             time.sleep(SETTLE_SECONDS)
@@ -104,12 +104,12 @@ class Runs:
         return turn
 
     def finish(self) -> None:
-        """Their last words: who read how much of whom since `start`."""
+        """The final statistics: how much each run read from each other run since `start`."""
         self._signal(signal.SIGCONT)
         self.after = self._ask(last=True)
 
     def foreign(self) -> list[float]:
-        """The foreign part of what every run sampled while it was measured."""
+        """The foreign fraction of the samples of every run during the measurement."""
         fractions = []
         for one, other in zip(self.before, self.after, strict=True):
             total = sum(other[name] - one[name] for name in ("local_samples", "distributed_samples"))
@@ -159,7 +159,7 @@ class Runs:
         for process in self._processes:
             if process.is_alive():
                 process_id = process.pid
-                assert process_id  # 0 would be everybody
+                assert process_id  # 0 would signal the whole process group
                 os.kill(process_id, number)
 
 
@@ -171,7 +171,7 @@ NAMES = {"self_heavy": "shoal", "local_only": "not sharing"}
 
 
 def start_and_measure(seconds: float, rounds: int) -> tuple[dict[str, list[Turn]], dict[str, Runs]]:
-    """Both groups, started once; the turns of each, and the groups as they ended."""
+    """Starts both groups once. Returns the turns of each, and the groups at their end."""
     with contextlib.ExitStack() as stack:
         groups: dict[str, Runs] = {}
         for strategy, name in NAMES.items():
@@ -190,7 +190,7 @@ def start_and_measure(seconds: float, rounds: int) -> tuple[dict[str, list[Turn]
 
 
 def four(seconds: float, rounds: int, starts: int) -> list[Row]:
-    """A group that shares against a group that does not, started anew several times."""
+    """A group that shares against a group that does not, restarted several times."""
     turns: dict[str, list[Turn]] = {name: [] for name in NAMES.values()}
     ended: list[dict[str, Runs]] = []
     for _ in range(starts):
@@ -209,7 +209,7 @@ def four(seconds: float, rounds: int, starts: int) -> list[Row]:
 
 
 def _fraction_row(sharing: list[Runs], apart: list[Runs]) -> Row:
-    """Whether what was measured was sharing at all."""
+    """Checks that the measured runs did share."""
     fractions = [fraction for runs in sharing for fraction in runs.foreign()]
     peers = [stats["num_shared_buffers"] for runs in sharing for stats in runs.after]
     none = max(fraction for runs in apart for fraction in runs.foreign())

@@ -1,11 +1,11 @@
-"""Breakout with half of every batch replayed: uniform against elite strategy 3, seed by seed. For a machine with a GPU.
+"""Breakout with half of every batch replayed: uniform against elite strategy 3, per seed. For a machine with a GPU.
 
     python benchmarks/breakout.py --settings actors=8 actor.inference=served learner.device=cuda learner.compile=true
 
-Two runs of one seed, side by side, differ in the selector alone. What elite replay's authors compared is kept: lost
-lives end episodes, CLEAR without LASER, a memory of 500,000 steps, candidates that fall from 6 over 140,000 batches.
+Two runs of one seed, side by side, differ only in the selector. The setup is that of elite replay's authors: lost lives
+end episodes, CLEAR without LASER, a memory of 500,000 steps, candidates that decrease from 6 over 140,000 batches.
 The curve of a run is the mean return of its last 100 training games. `results/breakout.json` is written after every
-pair, and a pair that it already holds, with the same settings, is not made again; `--plot` draws the curves.
+pair. A pair that it already holds, with the same settings, is not repeated. `--plot` draws the curves.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ GAME = ["env.id=BreakoutNoFrameskip-v4", "env.episodic_life=true", "clear=true",
 GAME += ["replay.capacity=600_000", "stop.mean_return=null"]
 ONE_EVALUATION = ["evaluation.every_steps=1_000_000_000", "evaluation.episodes=1", "evaluation.lanes=1"]
 ONE_EVALUATION += ["env.max_episode_steps=10_000"]
-"""The last one, which every run makes: a greedy policy that never serves plays half an hour of game time."""
+"""Limit of the final evaluation: a greedy policy that never serves would play half an hour of game time."""
 STEPS = 4_000_000
-"""Where the authors' curves are furthest apart: 188 against 134."""
+"""The step with the largest difference between the authors' curves: 188 against 134."""
 MARK = 500_000
 """Environment steps between two rows of the table."""
 
 
 def one_run(selector: str, seed: int, seconds: float, settings: list[str]) -> dict[str, Any]:
-    """Its curve (step, seconds, mean return) and its speed."""
+    """The run's curve (step, seconds, mean return) and its speed."""
     parts = f"replay=[{{type: fifo, ratio: 0.5}}, {SELECTORS[selector]}]"
     arguments = ["--seed", str(seed), "--seconds", str(seconds), f"stop.steps={STEPS}", *GAME, parts]
     arguments += [*ONE_EVALUATION, *settings]
@@ -77,13 +77,13 @@ def rows(runs: list[dict[str, Any]]) -> list[Row]:
 
 
 def _at(curve: list[list[float]], step: int) -> float:
-    """The last return known at a step."""
+    """The last known return at a step."""
     place = bisect.bisect_right([point[0] for point in curve], step)
     return curve[max(0, place - 1)][2]
 
 
 def plot(runs: list[dict[str, Any]]) -> None:
-    """A colour per selector, a line per seed."""
+    """Draws one colour per selector, one line per seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -104,9 +104,9 @@ def plot(runs: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to so many (3)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of each run at most (600)")
-    parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="for every run")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 1 on (3)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit of each run (600)")
+    parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="settings for every run")
     parser.add_argument("--plot", action="store_true", help="also draw the curves into docs/images")
     options = parser.parse_args()
     runs: list[dict[str, Any]] = json.loads(FILE.read_text())["runs"] if FILE.exists() else []

@@ -1,10 +1,10 @@
-"""CartPole-v1 to 475, as `make train` runs it, beside Stable-Baselines3's DQN, seed by seed: `make bench-cartpole`.
+"""CartPole-v1 to 475, as `make train` runs it, compared with Stable-Baselines3's DQN, per seed: `make bench-cartpole`.
 
-Shoal is a process per seed, `shoal train cartpole_apex_dqn --seed S`: Ray, two actors, a learner, an
-evaluator. SB3 is a process per seed with the settings of the RL Zoo and one torch thread. Both count as solved when 20
-greedy episodes reach a mean of 475 for the first time: SB3 is asked every 2,000 steps and its evaluations cost it no
-time, Shoal asks itself every 1,000 and pays. Time runs from the first environment step; what comes before it is the
-start-up, counted from the start of the process.
+Shoal runs one process per seed, `shoal train cartpole_apex_dqn --seed S`: Ray, two actors, a learner, an evaluator.
+SB3 runs one process per seed with the settings of the RL Zoo and one torch thread. A run is solved when 20 greedy
+episodes reach a mean of 475 for the first time. SB3 is evaluated every 2,000 steps, and its evaluation time is not
+counted. Shoal is evaluated every 1,000 steps, and its evaluation time is counted. Time starts at the first environment
+step. The time before it is the start-up, from the start of the process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EVERY_STEPS = 2_000
 ACTORS = 2
 MOST_STEPS = 100_000
 EXPLORATION_STEPS = 8_000
-"""0.16 of the RL Zoo's 50,000 steps: the schedule stays what it was although we let it go on for longer."""
+"""0.16 of the RL Zoo's 50,000 steps: the schedule stays the same although runs may be longer."""
 LOOK_SECONDS = 0.02
 RUN_SECONDS = 900.0
 ZOO: dict[str, Any] = {
@@ -56,7 +56,7 @@ ZOO: dict[str, Any] = {
 
 @dataclass
 class Outcome:
-    """How one seed went. Seconds to solve are seconds until it gave up where the status is not `solved`."""
+    """The result of one seed. If the status is not `solved`, seconds to solve are seconds until it stopped."""
 
     who: str
     seed: int
@@ -66,7 +66,7 @@ class Outcome:
     startup: float
     """Seconds from the start of the process to the first environment step."""
     startup_inside: float | None
-    """As the run's own summary counts it, without imports and preparation."""
+    """The start-up from the run's own summary, without imports and preparation."""
     to_solve: float
     """Seconds from the first environment step to the evaluation that reached the goal."""
     total: float
@@ -83,12 +83,12 @@ class Outcome:
 
 
 def shoal(seed: int, steps: int | None) -> Outcome:
-    """One run in a folder of its own, as a user starts it."""
+    """One run in a temporary folder, as a user starts it."""
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "runs", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "shoal", "train", "cartpole_apex_dqn", "--seed", str(seed)]
         command += ["--out", str(out)] + (["--steps", str(steps)] if steps else [])
-        # Shoal sets its own thread counts: it must not need this variable.
+        # Shoal sets its own thread counts and must not depend on this variable.
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         began = time.monotonic()
         with log.open("w") as output:
@@ -109,7 +109,7 @@ def shoal(seed: int, steps: int | None) -> Outcome:
 
 
 def _first_step(process: subprocess.Popen[bytes], run: Path) -> float:
-    """When the first environment step was written, seen from outside: in the shards' headers."""
+    """The time of the first environment step, read from outside, from the shards' headers."""
     from shoal.replay.counters import Counters
     from shoal.replay.shard import Header
 
@@ -146,7 +146,7 @@ def _outcome(seed: int, run: Path, first_step: float, total: float) -> Outcome:
 
 
 def _free(run: Path) -> None:
-    """A run that was interrupted keeps its replay; this one will not be resumed."""
+    """Frees the replay: an interrupted run keeps it, but this one will not be resumed."""
     with contextlib.suppress(OSError, ValueError):
         shutil.rmtree(json.loads((run / "replay.json").read_text())["path"], ignore_errors=True)
 
@@ -155,19 +155,19 @@ def _free(run: Path) -> None:
 
 
 def sb3(seed: int, steps: int | None) -> Outcome:
-    """One seed in a process of its own."""
+    """Runs one seed in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--sb3", str(seed), "--found", str(result)]
         began = time.monotonic()
         subprocess.run(command + (["--most-steps", str(steps)] if steps else []), check=True, timeout=RUN_SECONDS)
         found: dict[str, Any] = json.loads(result.read_text())
-        startup = found.pop("first_step") - began  # the monotonic clock is the machine's, not the process's
+        startup = found.pop("first_step") - began  # the monotonic clock is the same for all processes
         return Outcome("sb3 dqn", seed, startup=startup, startup_inside=None, total=time.monotonic() - began, **found)
 
 
 def sb3_child(seed: int, most_steps: int) -> dict[str, Any]:
-    """Trains until an evaluation reaches the goal, with evaluations off the clock."""
+    """Trains until an evaluation reaches the goal. Evaluations do not count as training time."""
     import gymnasium
     import torch
     from stable_baselines3 import DQN
@@ -286,7 +286,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one seed, a few thousand steps: a smoke test, nothing is solved"
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to so many (5)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 1 on (5)")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when a bar does not hold")
     parser.add_argument("--sb3", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--most-steps", type=int, default=MOST_STEPS, help=argparse.SUPPRESS)

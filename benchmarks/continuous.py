@@ -1,15 +1,15 @@
-"""Continuous control beside Stable-Baselines3: `make bench-continuous`, or a part of it with `--only PART`.
+"""Continuous control compared with Stable-Baselines3: `make bench-continuous`, or a part of it with `--only PART`.
 
 updates      updates per second of the learners alone, SAC and TD3, HalfCheetah's sizes, SB3's networks and batch,
-             drawing the batch included on both sides, `learner.compile=true`, one CPU thread; `--device cuda` for a GPU
-ratio        draws per step with 1, 2 and 4 actors beside what is configured
-pendulum     the four algorithms to -200 on Pendulum, seed by seed, `shoal train pendulum_ALGO`
-wall         seconds to -200 on Pendulum beside SB3's SAC: with the RL Zoo's settings, and with our sizes
-halfcheetah  SAC and TD3 with SB3's networks, batch and update ratio beside SB3's, seed by seed
+             including sampling on both sides, `learner.compile=true`, one CPU thread; `--device cuda` for a GPU
+ratio        draws per step with 1, 2 and 4 actors compared with the setting
+pendulum     the four algorithms to -200 on Pendulum, per seed, `shoal train pendulum_ALGO`
+wall         seconds to -200 on Pendulum compared with SB3's SAC: with the RL Zoo's settings, and with our sizes
+halfcheetah  SAC and TD3 with SB3's networks, batch and update ratio compared with SB3's, per seed
 
-Each part writes its own file, `results/continuous_PART.json`, with the runs' curves in it; `--plot` draws them.
-HalfCheetah's runs are long: each has a file of its own in `results/halfcheetah`, and one that is there is not made
-again. So the two sides may be run on two machines: a return does not depend on the machine.
+Each part writes its own file, `results/continuous_PART.json`, with the runs' curves; `--plot` draws them.
+HalfCheetah's runs are long: each has its own file in `results/halfcheetah`, and existing results are not repeated. So
+the two sides may run on two machines: returns do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def updates(options: argparse.Namespace) -> Found:
 
 
 def _twice(update: Callable[[], Any]) -> None:
-    """Every second update of TD3 is the policy's, too: a median over single ones would fall between the two kinds."""
+    """Two updates per call: every second update of TD3 includes the policy, and a median would mix both kinds."""
     update()
     update()
 
 
 def _our_update(name: str, device: str, faster: bool = True) -> Callable[[], Any]:
-    """Draw and update, on a shard filled with noise; with `learner.compile`, if it is to be faster."""
+    """Samples and updates, on a shard filled with noise; with `learner.compile` if `faster`."""
     import numpy as np
     import torch
 
@@ -119,7 +119,7 @@ def _our_update(name: str, device: str, faster: bool = True) -> Callable[[], Any
 
 
 def _their_update(name: str, device: str) -> Callable[[], Any]:
-    """`train(gradient_steps=1)`, which draws from its own buffer."""
+    """`train(gradient_steps=1)`, which samples from SB3's own buffer."""
     import gymnasium
     import numpy as np
     import stable_baselines3
@@ -146,7 +146,7 @@ def _their_update(name: str, device: str) -> Callable[[], Any]:
 
 
 def ratio(options: argparse.Namespace) -> Found:
-    """The configured ratio holds whatever the number of actors."""
+    """Checks that the configured ratio holds for any number of actors."""
     rows, runs = [], []
     for actors in (1, 2, 4):
         overrides = (f"actors={actors}", "stop.steps=4000", "stop.mean_return=null", *options.settings)
@@ -248,10 +248,10 @@ def halfcheetah(options: argparse.Namespace) -> Found:
 
 
 def _kept(call: Callable[[], Outcome], name: str, steps: int, settings: Any) -> None:
-    """Runs, unless that was done before, and keeps what came out."""
+    """Runs one seed and saves the result, unless it already exists."""
     file = HALFCHEETAH / f"{name}.json"
     if file.exists() and json.loads(file.read_text())["steps"] == steps:
-        say(f"  {file.name} is there")
+        say(f"  {file.name} exists")
         return
     one = call()
     say(f"  seed {one.seed}: {one.who} {one.last:.0f} after {one.env_steps:,} steps, {one.seconds:.0f} s")
@@ -294,7 +294,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
 
 
 def plot(part: str) -> None:
-    """The curves of a part's last results, a colour per contender, a thin line per seed."""
+    """Draws the curves of a part's last results: one colour per contender, one thin line per seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -318,19 +318,19 @@ def plot(part: str) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, action="append", help="this part only; may be given again")
-    parser.add_argument("--seeds", type=int, help="seeds 1 to so many (5; halfcheetah: 3)")
-    parser.add_argument("--first-seed", type=int, default=1, help="of halfcheetah (1)")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; can be repeated")
+    parser.add_argument("--seeds", type=int, help="number of seeds (5; halfcheetah: 3)")
+    parser.add_argument("--first-seed", type=int, default=1, help="first seed of halfcheetah (1)")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of halfcheetah (100,000)")
-    parser.add_argument("--algorithms", nargs="+", help="of pendulum and halfcheetah; default: all")
-    parser.add_argument("--device", default="cpu", help="of the learners in updates and halfcheetah: cpu or cuda")
-    parser.add_argument("--peer-device", help="of SB3 in halfcheetah, if another")
-    parser.add_argument("--contenders", nargs="+", choices=("sb3", "shoal"), help="of halfcheetah; default: both")
-    parser.add_argument("--peer-threads", type=int, default=1, help="of each SB3 run of halfcheetah (1)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs of halfcheetah at a time (1)")
+    parser.add_argument("--algorithms", nargs="+", help="algorithms of pendulum and halfcheetah; default: all")
+    parser.add_argument("--device", default="cpu", help="learner device in updates and halfcheetah: cpu or cuda")
+    parser.add_argument("--peer-device", help="device of SB3 in halfcheetah, if different")
+    parser.add_argument("--contenders", nargs="+", choices=("sb3", "shoal"), help="sides of halfcheetah; default: both")
+    parser.add_argument("--peer-threads", type=int, default=1, help="threads of each SB3 run of halfcheetah (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs of halfcheetah (1)")
     parser.add_argument("--seconds", type=float, default=3.0, help="per contender and round of updates")
-    parser.add_argument("--rounds", type=int, default=7, help="of updates")
-    parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="for every run of Shoal")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of updates")
+    parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="settings for every Shoal run")
     parser.add_argument("--plot", action="store_true", help="also draw the curves into docs/images")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when a bar does not hold")
     return parser.parse_args()

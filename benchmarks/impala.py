@@ -1,10 +1,10 @@
-"""IMPALA: how fast it solves CartPole, how much it collects, how few episodes it needs, what scoring costs:
+"""IMPALA: seconds to solve CartPole, environment steps per second, episodes to solve, the cost of scoring:
 `make bench-impala`.
 
-Every run is a process of its own, as a user starts it, on a local Ray with two actors, a learner and an evaluator.
-Time runs from the first environment step. Peers were measured on the same kind of machine with their own shipped
-settings (they need other versions of Gymnasium and cannot share a process with Shoal): their figures are constants
-here, and say so.
+Every run is a separate process, as a user starts it, on a local Ray with two actors, a learner and an evaluator.
+Time starts at the first environment step. Peers were measured on the same kind of machine with their own default
+settings. They need other versions of Gymnasium and cannot share a process with Shoal, so their figures are constants
+here, and the results say so.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PACKAGES = ("ale-py", "gymnasium", "numpy", "ray", "torch")
 ROOT = Path(__file__).resolve().parents[1]
 SOLVED = 475.0
 RLLIB_CARTPOLE, SAMPLE_FACTORY_CARTPOLE, RLLIB_PONG = 3_100.0, 11_000.0, 644.0
-"""Environment steps a second of the peers: RLlib 2.60 IMPALA, Sample Factory 2.1.1 APPO, RLlib on Pong at 64x64."""
+"""Environment steps per second of the peers: RLlib 2.60 IMPALA, Sample Factory 2.1.1 APPO, RLlib on Pong at 64x64."""
 MACHIN_EPISODES = 70
-"""Episodes per actor that machin's best log needed, a little rounded down; run here it took 174."""
+"""Episodes per actor in machin's best log, rounded down a little; run here it took 174."""
 RUN_SECONDS = 600.0
 PONG = [
     "algorithm.torso=small",
@@ -42,9 +42,7 @@ PONG = [
     "learner.batch_size=32",
     "laser=false",
 ]
-"""On two cores Pong is played and learned with IMPALA's own shallow network, a third of the work of Nature's, and as
-RLlib does: every step is learned from once.
-"""
+"""On two cores, Pong uses the small network, a third of the cost of Nature's. As in RLlib, every step is used once."""
 THROUGHPUT = ["env.lanes=64", "learner.batch_size=64", "learner.publish_every=2", "algorithm.unroll=20"]
 
 
@@ -72,7 +70,7 @@ def train(
 
 
 def _episodes(path: Path) -> list[float]:
-    """Returns of the first lane's episodes, as long as the ring has not come round."""
+    """Returns of the first lane's episodes. Valid until the ring wraps around."""
     from shoal.replay import ShardReader
 
     shard = ShardReader(path)
@@ -86,7 +84,7 @@ def _episodes(path: Path) -> list[float]:
 
 
 def cartpole(seeds: int) -> list[Row]:
-    """Seconds to 475, seed by seed."""
+    """Seconds to 475, per seed."""
     seconds, solved, steps = [], 0, []
     for seed in range(1, seeds + 1):
         summary, lines, _ = train("cartpole_impala", "--seed", str(seed))
@@ -106,7 +104,7 @@ def cartpole(seeds: int) -> list[Row]:
 
 
 def throughput(seconds: float) -> list[Row]:
-    """Environment steps a second with the learner on."""
+    """Environment steps per second with the learner on."""
     summary, _, _ = train(
         "cartpole_impala", "--seconds", f"{seconds}", "--stop-return", "1e9", "--steps", "1000000000", *THROUGHPUT
     )
@@ -137,7 +135,7 @@ def throughput(seconds: float) -> list[Row]:
 
 
 def solved_after(returns: list[float]) -> float:
-    """Episodes until the smoothed return was above 190 five times in a row, machin's criterion; infinity: never."""
+    """Episodes until the smoothed return was above 190 five times in a row, machin's criterion; infinity if never."""
     smooth, times = 0.0, 0
     for number, one in enumerate(returns, start=1):
         smooth = 0.9 * smooth + 0.1 * one
@@ -148,7 +146,7 @@ def solved_after(returns: list[float]) -> float:
 
 
 def machin(seeds: int) -> list[Row]:
-    """Episodes per actor until it counts as solved; the slower of the two actors counts."""
+    """Episodes per actor until solved; the slower of the two actors counts."""
     needed = []
     for seed in range(1, seeds + 1):
         _, _, episodes = train(
@@ -170,7 +168,7 @@ def machin(seeds: int) -> list[Row]:
 
 
 def scoring(seconds: float, rounds: int) -> list[Row]:
-    """Updates a second on a filled replay, all on one core: half of a batch uniform, half chosen by each selector."""
+    """Updates per second on a full replay, all on one core: half of a batch uniform, half from each selector."""
     from shoal.config import load_scenario
     from shoal.loops import assembly
     from shoal.loops.assembly import RunPaths
@@ -200,14 +198,14 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
             actor.run(steps=steps // lanes)
             actor.end()
             loops[name] = assembly.build_learner(settings, places)
-        os.sched_setaffinity(0, {min(cores)})  # scoring must not hide on a core that the actors need
+        os.sched_setaffinity(0, {min(cores)})  # scoring must not use a core that the actors would need
         calls = {name: (lambda loop=loop: loop.run(updates=1)) for name, loop in loops.items()}
         measured = interleave(f"{scenario}: updates/s", calls, seconds=seconds, rounds=rounds)
         os.sched_setaffinity(0, cores)
         for name in ("elite", "attentive"):
             pair = {name: measured[name], "uniform": measured["uniform"]}
             rows.append(compared(f"{scenario}: updates/s, {name} against uniform", pair, ours=name, at_least=0.8))
-        within.cleanup()  # and at the interpreter's end, if it comes before
+        within.cleanup()  # also at the interpreter's exit, if that comes first
     return rows
 
 
@@ -221,7 +219,7 @@ PARTS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be given several times")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; can be repeated")
     parser.add_argument("--quick", action="store_true", help="a smoke test")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when a bar does not hold")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Does a run's memory stay where it is? Pong after its replay is full, process by process: `make bench-memory`.
+"""Does a run's memory stay constant? Pong after its replay is full, per process: `make bench-memory`.
 
-`shoal train` on Pong with a small replay that is full within a minute and learning begins then. When every role has
-worked once (the evaluator too), the memory of all processes of the run is read every few seconds: RSS, which counts
-shared pages in every process that touched them, and USS, what would be free if that process ended. Growth is the median
-of the last tenth of the readings against the median of the first tenth.
+Runs `shoal train` on Pong with a small replay that is full within a minute; then learning begins. When every role has
+worked once (also the evaluator), the memory of all processes is read every few seconds: RSS, which counts shared pages
+in every process that touched them, and USS, which would be free if that process ended. Growth is the median of the
+last tenth of the readings relative to the median of the first tenth.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MIB = 2**20
 
 
 def overrides(quick: bool) -> list[str]:
-    """Learning begins when the replay is full; the evaluator is up before the first reading and returns often."""
+    """Learning begins when the replay is full. The evaluator starts before the first reading and runs often."""
     capacity = QUICK_CAPACITY if quick else CAPACITY
     small = ["env.max_episode_steps=300", "evaluation.episodes=1"] if quick else ["evaluation.episodes=2"]
     sizes = [f"replay.capacity={capacity}", f"replay.min_size={capacity}", "evaluation.every_steps=5_000"]
@@ -66,7 +66,7 @@ class WatchedRun:
             self._driver = psutil.Popen([*command, "--out", str(out / "runs")], cwd=ROOT, stdout=log, stderr=log)
 
     def wait_until_settled(self) -> None:
-        """Until the replay is full, updates are made and one evaluation has come back."""
+        """Waits until the replay is full, updates are made and one evaluation is done."""
         deadline = time.monotonic() + START_SECONDS
         while not self._evaluated():
             self.check()
@@ -85,7 +85,7 @@ class WatchedRun:
             raise SystemExit(f"The run ended by itself:\n{self._log.read_text()[-4000:]}")
 
     def read(self, seconds: float) -> Reading:
-        """What each role holds now."""
+        """Current memory of each role."""
         roles = {int(pid): role for role, pid in json.loads((self._run / "processes.json").read_text()).items()}
         reading = Reading(seconds)
         for process in (self._driver, *self._driver.children(recursive=True)):
@@ -96,7 +96,7 @@ class WatchedRun:
         return reading
 
     def end(self) -> dict[str, Any]:
-        """Interrupts it, frees its replay, returns its summary."""
+        """Interrupts the run, frees its replay and returns its summary."""
         if self._driver.poll() is None:
             self._driver.send_signal(signal.SIGINT)
             try:
@@ -119,7 +119,7 @@ def _ray_part(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def watched(quick: bool) -> Iterator[tuple[WatchedRun, dict[str, Any]]]:
-    """A run, and its summary once it has ended."""
+    """A run, and its summary after it has ended."""
     summary: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         run = WatchedRun(quick, Path(folder))
@@ -130,7 +130,7 @@ def watched(quick: bool) -> Iterator[tuple[WatchedRun, dict[str, Any]]]:
 
 
 def collect(run: WatchedRun, seconds: float, every: float) -> list[Reading]:
-    """Readings for so long."""
+    """Takes readings for this long."""
     readings, began = [], time.monotonic()
     while (now := time.monotonic() - began) <= seconds:
         run.check()
@@ -154,7 +154,7 @@ def growth(values: list[int]) -> float:
 
 
 def show(readings: list[Reading]) -> None:
-    """A line per role."""
+    """Prints one line per role."""
     table = Table(title=f"memory: {len(readings)} readings over {readings[-1].seconds:.0f} s", title_justify="left")
     table.add_column("role")
     for heading in ("RSS first, MiB", "last", "growth %", "USS first, MiB", "last", "growth %"):
@@ -171,7 +171,7 @@ def show(readings: list[Reading]) -> None:
 
 
 def series(readings: list[Reading], kind: str, role: str | None = None) -> list[int]:
-    """One figure over time, of a role or of all."""
+    """One quantity over time, of one role or of all."""
     held = [getattr(reading, kind) for reading in readings]
     return [sum(one.values()) if role is None else one.get(role, 0) for one in held]
 

@@ -1,8 +1,8 @@
-"""Shoal's replay beside cpprb, tianshou, Stable-Baselines3, a Ray actor and the memory itself: `make bench-replay`.
+"""Replay compared with cpprb, tianshou, Stable-Baselines3, a Ray actor and the memory limit: `make bench-replay`.
 
-Groups run in processes of their own, so that memory is free again after each. The Atari group runs twice: as it is, and
-with an allocator that recycles memory (three glibc variables), which spares the peers the page faults of their fresh
-batches. Bars are judged there: what is left is the libraries.
+Each group runs in a separate process, so that its memory is free again afterwards. The Atari group runs twice: with
+default settings, and with an allocator that recycles memory (three glibc variables), which saves the peers the page
+faults of their new batches. The bars apply to the second, because it compares only the libraries.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Found = dict[str, Any]
 
 
 def plain(measured: dict[str, Measured]) -> Found:
-    """As it travels from a group's process to this one."""
+    """A row as JSON values, to send it from a group's process to this one."""
     return {name: asdict(one) for name, one in measured.items()}
 
 
 def side_by_side(options: argparse.Namespace, *, atari: bool) -> Found:
-    """Every contender over the same transitions, operation by operation."""
+    """All contenders on the same transitions, per operation."""
     import _replay_contenders as c
 
     full = 50_000 if atari else 1_000_000
@@ -86,7 +86,7 @@ def side_by_side(options: argparse.Namespace, *, atari: bool) -> Found:
 
 
 def crossing(options: argparse.Namespace) -> Found:
-    """Two writers and a learner in processes of their own."""
+    """Two writers and a learner in separate processes."""
     import _replay_cross
 
     rows, seconds = (10_000 if options.quick else 50_000), max(2.0, 4 * options.seconds)
@@ -95,7 +95,7 @@ def crossing(options: argparse.Namespace) -> Found:
 
 
 def in_child(group: str, options: argparse.Namespace, environment: dict[str, str]) -> Found:
-    """Runs a group in a process of its own."""
+    """Runs a group in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "found.json"
         command = [sys.executable, __file__, "--group", group, "--found", str(result)]
@@ -113,7 +113,7 @@ def measured(found: Found) -> dict[str, Measured]:
 
 
 def group_rows(title: str, found: Found, bars: dict[str, float]) -> list[Row]:
-    """A row per operation; `bars` are the least ratios to the best peer."""
+    """One row per operation; `bars` are the minimum ratios to the best peer."""
     rows = []
     for operation, one in found.items():
         if operation != "bytes":
@@ -126,12 +126,12 @@ def group_rows(title: str, found: Found, bars: dict[str, float]) -> list[Row]:
 
 
 def atari_bars(found: Found) -> list[Row]:
-    """The bars that are not about peers: the limit of the memory, page faults, bytes."""
+    """The bars without peers: memory limit, page faults, bytes."""
     cycle = measured(found["cycle 512"])
     limit = f"limit, {THREADS} thread{'s' * (THREADS > 1)}"
     return [
         compared("Atari, recycled: cycle 512 against the gather limit", cycle, peers=(limit,), at_least=0.85),
-        # Near 1 here, there was no second core to be had, and Shoal's second thread could not help it either.
+        # If this is near 1, there was no free second core, and Shoal's second thread could not help either.
         compared("(the machine: gather limit, all threads against one)", cycle, ours=limit, peers=("limit, 1 thread",)),
         bounded("Atari, recycled: page faults per cycle 512", cycle["shoal"].faults_per_call, at_most=1.0),
         bounded("Atari: bytes per stored step", found["bytes"], at_most=7200),
@@ -139,7 +139,7 @@ def atari_bars(found: Found) -> list[Row]:
 
 
 def cross_rows(found: Found) -> list[Row]:
-    """The cross-process bars, against the better of the two Ray actors in each respect."""
+    """The cross-process bars, against the better of the two Ray actors for each quantity."""
     rows = []
     for ours, title in (
         ("shoal", "writers at full speed"),

@@ -1,16 +1,15 @@
-"""Replay shared between runs beside Stable-Baselines3's own: `make bench-sharing`.
+"""Replay shared between runs, compared with Stable-Baselines3's own buffer: `make bench-sharing`.
 
-- alone: SAC with Shoal's buffer and no peers against SAC with SB3's: the same weights, and steps per second;
-  and what `add` and `sample` take there, where an update after each call empties the caches of them.
-- four: four runs that share at 0.2 against four that do not, in processes of their own, one group at a time.
+- alone: SAC with Shoal's buffer and no peers against SAC with SB3's: identical weights, and steps per second; also the
+  time of `add` and `sample` there, where an update after each call evicts their data from the caches.
+- four: four runs that share at 0.2 against four that do not, in separate processes, one group at a time.
 - sample: a batch of 256, 20 % of it from three peers of 1M rows, against SB3's `sample` from its own 1M.
 - add: rows per second against SB3's `add`, one call after the other.
-- memory: four runs of 1M rows. Taken is what lies in the registry's files plus what the four processes grew by in
-  memory that is no file's, where a copy would be, since before they made their buffers. The sum of PSS, in which a
-  page counts once however many map it, says the same in another way. USS alone would not do: it counts a shared page
-  that only one process has read so far.
+- memory: four runs of 1M rows. The memory is the size of the registry's files plus the growth of the four processes'
+  anonymous memory (where a copy would be) since before they created their buffers. The sum of PSS, in which a shared
+  page counts once, confirms it. USS alone is not sufficient: it counts a shared page that only one process has read.
 
-Every group runs in a process of its own. On a machine that others use, the rows by CPU time are the steadier ones.
+Every group runs in a separate process. On a shared machine, the rows by CPU time are more stable.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from _harness import Row, report, say
 PACKAGES = ("gymnasium", "numba", "numpy", "psutil", "stable-baselines3", "torch")
 GROUPS = ("alone", "four", "sample", "add", "memory")
 STARTS, SLICES = 3, 10
-"""How often both groups of `four` are started; slices that the models of `alone` learn in a round."""
+"""How often both groups of `four` are started; slices per round for the models of `alone`."""
 
 
 def measure(group: str, options: argparse.Namespace) -> list[Row]:
@@ -53,7 +52,7 @@ def measure(group: str, options: argparse.Namespace) -> list[Row]:
 
 
 def in_child(group: str, options: argparse.Namespace) -> list[Row]:
-    """Runs a group in a process of its own, which is ended with this one."""
+    """Runs a group in a separate process, which ends with this one."""
     say(group)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "found.json"
@@ -64,7 +63,7 @@ def in_child(group: str, options: argparse.Namespace) -> list[Row]:
             if child.wait():
                 raise SystemExit(f"The group {group} failed.")
         finally:
-            child.terminate()  # it takes its runs and its registry with it
+            child.terminate()  # it stops its runs and removes its registry
             child.wait()
         return [Row(**row) for row in json.loads(result.read_text())]
 
@@ -88,7 +87,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that stopped processes and shared memory are let go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that stopped processes and shared memory are released
     if options.group:
         options.found.write_text(json.dumps([asdict(row) for row in measure(options.group, options)]))
         return 0

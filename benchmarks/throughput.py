@@ -1,13 +1,13 @@
-"""Steps and updates per second of a running system beside SB3's DQN and the bare environments: `make bench-throughput`.
+"""Steps and updates per second of a running system, SB3's DQN and the bare environments: `make bench-throughput`.
 
-A system is what `shoal train` starts: the Ray runtime with two actors, a learner and a driver. Its counts are read from
-outside, out of the shards' headers. Between its turns all its processes are stopped (SIGSTOP), so that every contender
-of a round has the machine to itself, within seconds of the others. "Learner off" is the same system with a learner
-that never has enough steps to begin: what is left is actors that infer, act and write.
+A system is what `shoal train` starts: the Ray runtime with two actors, a learner and a driver. Its counts are read
+from outside, from the shards' headers. Between its turns all its processes are stopped (SIGSTOP), so that every
+contender of a round has the whole machine, within seconds of the others. "Learner off" is the same system with a
+learner that never has enough steps to begin, so that only the actors work: inference, environment, writing.
 
-SB3's DQN learns CartPole with the settings of the RL Zoo (32 samples per step) and Pong, collected by two worker
-processes, with a batch of 32 every 8 steps (4 samples per step). Batches differ, so trained samples per second stand
-beside updates.
+SB3's DQN learns CartPole with the settings of the RL Zoo (32 samples per step), and Pong, collected by two worker
+processes, with a batch of 32 every 8 steps (4 samples per step). Batch sizes differ, so trained samples per second are
+shown beside updates.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SB3_PONG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What was done in how long."""
+    """Steps and updates, and the time they took."""
 
     steps: int
     updates: int
@@ -84,28 +84,28 @@ class Counts:
 
 
 class Contender(Protocol):
-    """Anything that works for a while when asked, and is silent in between."""
+    """Works for a while when asked, and is idle in between."""
 
     def work(self, seconds: float) -> Counts: ...
 
 
-# ---- Shoal: the system in processes of its own, watched from outside
+# ---- Shoal: the system in separate processes, watched from outside
 
 
 def settings_of(system: str, learner: bool) -> Any:
-    """The scenario, made endless; without a learner, one whose replay is never full enough."""
+    """The scenario without an end; without a learner, with a replay that never has enough steps."""
     from shoal.config import load_target
 
     scenario, overrides = SCENARIOS[system]
     settings = load_target(scenario, [*overrides, *BY_HAND, f"actors={PROCESSES}"])
     if learner:
         return settings
-    replay = settings.replay.model_copy(update={"min_size": NEVER})  # the command line refuses it, with good reason
+    replay = settings.replay.model_copy(update={"min_size": NEVER})  # the command line refuses this value
     return settings.model_copy(update={"replay": replay})
 
 
 def run_system(system: str, learner: bool, out: Path) -> None:
-    """The driver's process: runs until it is interrupted."""
+    """The driver's process: runs until interrupted."""
     from shoal.api import begin
     from shoal.runtime.execution import execute
 
@@ -114,7 +114,7 @@ def run_system(system: str, learner: bool, out: Path) -> None:
 
 
 class System:
-    """A run of Shoal that can be stopped and continued."""
+    """A run of Shoal that can be stopped and resumed."""
 
     def __init__(self, system: str, learner: bool, out: Path) -> None:
         self._learner, self._out = learner, out
@@ -127,7 +127,7 @@ class System:
             )
 
     def start(self) -> None:
-        """Waits until steps are made (and updates, with a learner), then stops it until its turn."""
+        """Waits for the first steps (with a learner, updates), then stops the run until its turn."""
         deadline = time.monotonic() + START_SECONDS
         while not self._under_way():
             if self._driver.poll() is not None or time.monotonic() > deadline:
@@ -147,13 +147,13 @@ class System:
             self._signal(signal.SIGSTOP)
 
     def _wait_until_it_moves(self) -> None:
-        """By the clock, the work that the stop fell into is long over: every role reports and is asked anew."""
+        """Waits for the first step. The roles' calls timed out during the stop, so every role reports first."""
         before, deadline = self.env_steps, time.monotonic() + MOVE_SECONDS
         while self.env_steps == before and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def end(self) -> dict[str, Any]:
-        """Interrupts it, frees its replay, and returns its summary."""
+        """Interrupts the run, frees its replay and returns its summary."""
         self._signal(signal.SIGCONT)
         if self._driver.poll() is None:
             self._driver.send_signal(signal.SIGINT)
@@ -197,7 +197,7 @@ class System:
         return self._ledger[LedgerWord.UPDATES]
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the driver and the roles; Ray's own daemons are idle and stay awake."""
+        """Sends a signal to the driver and the roles. Ray's own daemons are idle and keep running."""
         for pid in (*getattr(self, "_roles", ()), self._driver.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -205,7 +205,7 @@ class System:
 
 @contextlib.contextmanager
 def running(system: str, learner: bool) -> Iterator[tuple[System, dict[str, Any]]]:
-    """A system that has started; the dict holds its summary afterwards."""
+    """A started system; the dict holds its summary afterwards."""
     say(f"  starting {system}, learner {'on' if learner else 'off'}")
     summary: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -221,7 +221,7 @@ def running(system: str, learner: bool) -> Iterator[tuple[System, dict[str, Any]
 
 
 def raw_pong(lanes: int) -> Callable[[float], tuple[int, int]]:
-    """ale-py's vector environment as an actor has it, with random actions drawn beforehand."""
+    """ale-py's vector environment as an actor uses it, with precomputed random actions."""
     from shoal.envs.atari import make_atari
 
     return _random_steps(make_atari(settings_of("pong", False).env, lanes), lanes)
@@ -281,8 +281,8 @@ def _sb3(policy: str, env: Any, arguments: dict[str, Any]) -> Callable[[float], 
 
     torch.set_num_threads(1)
     model = DQN(policy, env, seed=1, device="cpu", **arguments)
-    model.set_logger(Logger(None, []))  # it would leave a folder in /tmp at every call of learn
-    model.learn(2 * arguments["learning_starts"])  # to where it learns
+    model.set_logger(Logger(None, []))  # otherwise every call of learn leaves a folder in /tmp
+    model.learn(2 * arguments["learning_starts"])  # until it learns
 
     def work(seconds: float) -> tuple[int, int]:
         steps, updates, deadline = model.num_timesteps, model._n_updates, time.perf_counter() + seconds
@@ -304,7 +304,7 @@ def _serve(name: str, lanes: int, pipe: Any) -> None:
 
 
 class Peer:
-    """One or several processes doing the same."""
+    """One or several identical processes."""
 
     def __init__(self, name: str, processes: int, lanes: int = 1) -> None:
         say(f"  starting {name}")
@@ -341,10 +341,10 @@ class Peer:
 
 
 def in_turn(what: str, contenders: dict[str, Contender], seconds: float, rounds: int) -> dict[str, list[Counts]]:
-    """Every contender for a while in every round."""
+    """Runs every contender for a while in every round."""
     say(f"  {what}: {', '.join(contenders)}")
     found: dict[str, list[Counts]] = {name: [] for name in contenders}
-    for contender in contenders.values():  # caches, and connections that were silent while the others started
+    for contender in contenders.values():  # warm up caches and idle connections
         contender.work(min(1.0, seconds))
     for number in range(rounds):
         for name, contender in contenders.items():
@@ -358,7 +358,7 @@ def in_turn(what: str, contenders: dict[str, Contender], seconds: float, rounds:
 def rates(
     found: dict[str, list[Counts]], names: dict[str, str], value: str, factors: dict[str, float] | None = None
 ) -> dict[str, Measured]:
-    """Per second of each round; `names` says which contenders, and what they are called in the row."""
+    """Rates per second of each round; `names` maps contenders to their names in the row."""
     return {
         new: Measured([getattr(one, value) / one.seconds * (factors or {}).get(old, 1.0) for one in found[old]])
         for old, new in names.items()
@@ -395,7 +395,7 @@ def measure(system: str, options: argparse.Namespace) -> list[Row]:
         compared(f"{title}, learner on: trained samples/s", rates(found, sb3_names, "updates", batches)),
     ]
     calls = 1000 * summary["ray_calls"] / summary["env_steps"]
-    # A few per second at any speed, so per step they depend on the machine; CartPole's have a bar in bench-cartpole.
+    # There are a few per second at any speed, so the number per step depends on the machine. bench-cartpole has a bar.
     rows.append(Row(f"{title}, learner on: Ray calls per 1,000 env steps", calls))
     rows.append(bounded(f"{title}: roles that had to be started again", summary["restarts"], at_most=0))
     if system == "pong":
