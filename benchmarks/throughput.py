@@ -6,8 +6,8 @@ contender of a round has the whole machine, within seconds of the others. "Learn
 learner that never has enough steps to begin, so that only the actors work: inference, environment, writing.
 
 SB3's DQN learns CartPole with the settings of the RL Zoo (32 samples per step), and Pong, collected by two worker
-processes, with a batch of 32 every 8 steps (4 samples per step). Batch sizes differ, so trained samples per second are
-shown beside updates.
+processes, with a batch of 32 every 8 steps (4 samples per step). Batch sizes differ, so the table also shows trained
+samples per second.
 """
 
 from __future__ import annotations
