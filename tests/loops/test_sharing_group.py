@@ -131,7 +131,7 @@ def test_everything_may_come_from_others(registry: Registry, tmp_path: Path) -> 
     actor.run(steps=200)
     report = learner.run(updates=20)
     assert report.updates == 20 and report.shared["share/foreign_fraction"] == 1.0
-    assert math.isnan(report.staleness) and report.dropped_priorities == 0
+    assert math.isnan(report.staleness) and report.replay["dropped_priorities"] == 0
     registry.deregister_buffer(next(entry.buffer_id for entry in registry.entries() if entry.run_id == "sb3"))
     time.sleep(1.1)  # until the next look
     report = learner.run(updates=20)

@@ -17,16 +17,12 @@ from shoal.loops.remote_policy import Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Ledger, LedgerWord, RateLimiter, ShardWriter
-from shoal.replay.back_pressure import BackPressure
+from shoal.replay import Ledger, ShardWriter
+from shoal.replay.pace import Pace
 from shoal.types import FINAL, Array, Episode
 
-SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.008
-"""Seconds between two looks at the rate limiter, doubled while nothing changes: looking takes the learner's time."""
-QUEUE_WAIT = 0.001
-"""Seconds between two looks at a full queue: short, because a batch may be learned from in a few of them."""
-ORPHAN_SECONDS = 60.0
-"""A driver silent for so long is dead: stop rather than fill a replay nobody reads."""
+SHORTEST_WAIT = 0.001
+"""Seconds before an actor that must wait asks its pace again; doubled while nothing changes."""
 ERROR_SECONDS = 3600.0
 """An environment's errors are counted over so long: a rate, or a run of days would end by a few in all."""
 
@@ -42,9 +38,8 @@ class Actor:
         writer: ShardWriter,
         board: WeightBoard | None,
         ledger: Ledger,
-        limiter: RateLimiter,
+        pace: Pace,
         settings: ActorSettings,
-        queue: BackPressure | None = None,
     ) -> None:
         """Args:
         index: which actor of the run.
@@ -53,14 +48,12 @@ class Actor:
         writer: the actor's own shard.
         board: where weights come from; None: the policy has none of its own, and records their version.
         ledger: the run's counts.
-        limiter: when to wait for the learner.
+        pace: when to wait for the learner.
         settings: the `actor` section.
-        queue: says when too many sequences wait to be read; None: never.
         """
-        self._queue = queue
         self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
         self._board, self._weights = board, FlatModule(policy.module)
-        self._ledger, self._limiter, self._settings = ledger, limiter, settings
+        self._ledger, self._pace, self._settings = ledger, pace, settings
         self._env = make_env(0)
         self._stack = self._env.spec.frame_stack
         self._errors = 0
@@ -81,12 +74,12 @@ class Actor:
         episodes: list[Episode] = []
         notes: list[str] = []
         while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
-            if not self._may_insert():
-                if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+            if not self._pace.may_act():
+                if steps is not None or self._ledger.orphaned:
                     break
                 paused = time.perf_counter()
                 time.sleep(pause)
-                pause = min(2 * pause, LONGEST_WAIT if self._queue is None else QUEUE_WAIT)
+                pause = min(2 * pause, self._pace.longest_wait)
                 waited += time.perf_counter() - paused
                 continue
             pause = SHORTEST_WAIT
@@ -95,7 +88,7 @@ class Actor:
             except EnvError as error:
                 self._recover(error, notes)
             except Unanswered:
-                if steps is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                if steps is not None or self._ledger.orphaned:
                     break
                 continue
             ticks += 1
@@ -112,12 +105,6 @@ class Actor:
         """Closes the environment and the shard."""
         self._env.close()
         self._writer.close()
-
-    def _may_insert(self) -> bool:
-        inserts = self._ledger.inserts
-        if self._queue is not None and self._queue.full and inserts >= self._limiter.min_size:
-            return False
-        return self._limiter.may_insert(inserts, self._ledger[LedgerWord.SAMPLES], self._ledger[LedgerWord.GRANT])
 
     def _step(self, episodes: list[Episode]) -> int:
         """One step of every lane; returns how many were steps and not resets."""

@@ -14,9 +14,8 @@ import torch
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.interface import LearnerContext, Policy, PolicyContext
 from shoal.envs import Env, describe_env, make_env
-from shoal.errors import CheckpointError, ConfigError
+from shoal.errors import ConfigError
 from shoal.loops.actor import Actor
-from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
 from shoal.loops.evaluator import Evaluator
 from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
@@ -30,6 +29,7 @@ from shoal.networks.continuous import ObservationNorm
 from shoal.replay import Column, Ledger, LedgerWord, RateLimiter, Schema, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
 from shoal.replay.back_pressure import SPARE_ROWS, BackPressure, queue_rows
+from shoal.replay.pace import Pace, QueuePace, RatePace
 from shoal.types import EnvSpec
 
 if TYPE_CHECKING:
@@ -76,6 +76,13 @@ def rows_per_shard(settings: RunSettings) -> int:
 def make_limiter(settings: RunSettings) -> RateLimiter:
     """When to insert and when to sample."""
     return RateLimiter(settings.replay.min_size, settings.replay.samples_per_insert, settings.tolerance)
+
+
+def make_pace(settings: RunSettings, ledger: Ledger, queue: BackPressure | None = None) -> Pace:
+    """Who may go on: by the queue that actors wait for, if there is one, else by the ratio of samples to inserts."""
+    if settings.replay.queue is not None:
+        return QueuePace(ledger, settings.replay.min_size, queue)
+    return RatePace(ledger, make_limiter(settings))
 
 
 def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
@@ -159,9 +166,8 @@ def build_actor(settings: RunSettings, places: RunPaths, index: int) -> Actor:
         writer,
         board,
         ledger,
-        make_limiter(settings),
+        make_pace(settings, ledger, queue_of(settings, writer, view.span)),
         settings.actor,
-        queue_of(settings, writer, view.span),
     )
 
 
@@ -205,7 +211,8 @@ def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
     # Here, so that the other roles start without numba: see `shoal.replay`.
     from shoal.loops.learner import LearnerLoop
     from shoal.loops.sharing_group import SharingGroup
-    from shoal.replay import Replay
+    from shoal.replay import Prefetcher, Replay
+    from shoal.replay.source import PacedReplay
 
     _limit_threads(settings.learner.threads)
     keep_freed_memory()
@@ -226,7 +233,7 @@ def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
     view = settings.definition.make_view(settings.algorithm, schema)
     seed = seed_of(settings, "replay", again=ledger.updates, resumed=resumed)
     group = (
-        SharingGroup(settings, spec, places.shards(settings), places.checkpoints.parent.name)
+        SharingGroup(settings, spec, places.shards(settings), places.checkpoints.parent.name, ledger)
         if settings.share.registry
         else None
     )
@@ -248,13 +255,17 @@ def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
         guests=partial(group.guests, readers, view, seed) if group else None,
         **({"allocate": _pinned} if device.type == "cuda" else {}),
     )
-    parts = (learner, replay, board, ledger, make_limiter(settings), settings.learner, places.checkpoints)
-    loop = LearnerLoop(*parts, group)
-    try:
-        loop.restore(load_checkpoint(places.checkpoints))
-    except CheckpointError as error:
-        loop.adopt_board(str(error) if list_checkpoints(places.checkpoints) else None)
-    return loop
+    source = PacedReplay(replay, make_pace(settings, ledger), ledger)
+    ahead = settings.learner.prefetch
+    return LearnerLoop(
+        learner,
+        Prefetcher(source, ahead) if ahead else source,
+        board,
+        ledger,
+        settings.learner,
+        places.checkpoints,
+        group,
+    )
 
 
 def build_evaluator(settings: RunSettings, places: RunPaths) -> Evaluator:

@@ -22,8 +22,6 @@ from shoal.loops.weights import FlatModule, WeightBoard
 from shoal.replay import Ledger
 from shoal.types import Array
 
-ORPHAN_SECONDS = 60.0
-"""A driver silent for so long is dead."""
 _NOTHING_YET = Outcome(np.empty(0, np.float32), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, np.uint8))
 
 
@@ -74,7 +72,7 @@ class InferenceServer:
                 break
             ready = self._ready()
             if not ready:
-                if batches is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+                if batches is not None or self._ledger.orphaned:
                     break
                 if looks == 0:
                     idle_since = now

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.algorithms.interface import Learner, LearnerState, StepResult
+from shoal.algorithms.interface import Learner, StepResult
 from shoal.errors import ShoalError
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
 from shoal.loops.reports import LearnerReport
+from shoal.loops.restoring import restore
 from shoal.loops.settings import LearnerSettings
 from shoal.loops.sharing_group import SharingGroup
 from shoal.loops.weights import FlatModule, WeightBoard
-from shoal.replay import Ledger, LedgerWord, Prefetcher, RateLimiter, Replay
+from shoal.replay import Ledger, LedgerWord
+from shoal.replay.source import Source
 from shoal.types import Sample
 
 WAIT_SECONDS = 0.001
-ORPHAN_SECONDS = 60.0
+"""Between two attempts to draw a batch."""
 
 
 class _Means:
@@ -44,45 +46,39 @@ class _Means:
 
 
 class LearnerLoop:
-    """One learner on one replay."""
+    """One learner on one source of batches."""
 
     def __init__(
         self,
         learner: Learner,
-        replay: Replay,
+        source: Source,
         board: WeightBoard,
         ledger: Ledger,
-        limiter: RateLimiter,
         settings: LearnerSettings,
         checkpoints: Path,
         group: SharingGroup | None = None,
     ) -> None:
-        """Args:
-        learner: what updates.
-        replay: what it learns from; with prefetching it belongs to the prefetching thread.
-        board: where weights go.
-        ledger: the run's counts.
-        limiter: when to wait for the actors.
-        settings: the `learner` section.
-        checkpoints: their folder.
-        group: the runs this one shares replay with.
+        """Goes on where the run's last learner stopped: see `restoring`.
+
+        Args:
+            learner: with its initial weights.
+            source: where batches come from.
+            board: where weights go.
+            ledger: the run's counts.
+            settings: the `learner` section.
+            checkpoints: their folder.
+            group: the runs this one shares replay with.
         """
+        self._learner, self._source, self._board, self._ledger = learner, source, board, ledger
+        self._settings, self._checkpoints = settings, checkpoints
         self._group, self._notes_given = group, set[str]()
-        self._learner, self._replay, self._board, self._ledger = learner, replay, board, ledger
-        self._limiter, self._settings, self._checkpoints = limiter, settings, checkpoints
         self._weights = FlatModule(learner.module)
+        self._notes = restore(learner, self._weights, board, checkpoints)
         self._means = _Means()
         self._staleness = 0.0
-        self._dropped = 0
         self._ruined = False
         self._ended = False
-        self._notes: tuple[str, ...] = ()
         self._saved_at = time.monotonic()
-        self._samples_before = ledger[LedgerWord.SAMPLES]
-        ledger[LedgerWord.GRANT] = 0  # what a learner before this one lacked
-        self._prefetcher = Prefetcher(replay, settings.prefetch, self._may_sample) if settings.prefetch else None
-        if board.version == 0:
-            self._weights.publish(board)
 
     def run(self, *, seconds: float | None = None, updates: int | None = None) -> LearnerReport:
         """Learns for so many seconds or updates, or until the run stops."""
@@ -93,14 +89,15 @@ class LearnerLoop:
             asked = time.perf_counter()
             if asked >= deadline:
                 break
-            sample = self._next_sample(updates is None)
-            if sample is None:
+            sample = self._source.sample()
+            if sample is None and updates is None:
+                time.sleep(WAIT_SECONDS)
+            if sample is None or self._source.draws_ahead:
                 waited += time.perf_counter() - asked
-                if updates is not None or self._ledger.driver_silent_for() > ORPHAN_SECONDS:
+            if sample is None:
+                if updates is not None or self._ledger.orphaned:
                     break
                 continue
-            if self._prefetcher:
-                waited += time.perf_counter() - asked
             if not math.isnan(sample.weights_version):  # else the rows are all other runs': theirs are other weights
                 stale, aged = stale + max(0.0, self._board.version - sample.weights_version), aged + 1
             self._update(sample)
@@ -114,12 +111,10 @@ class LearnerLoop:
             waited=waited,
             metrics=metrics,
             staleness=self._staleness,
-            replay_rows=self._replay.size,
-            dropped_priorities=self._dropped + (self._prefetcher.dropped if self._prefetcher else 0),
             weights_version=self._board.version,
             notes=self._take_notes(),
-            replay={**self._replay.metrics(), "mean_batch": self._replay.mean_batch},
-            shared=self._group.metrics(self._replay.rows_drawn) if self._group else {},
+            replay=self._source.metrics(),
+            shared=self._group.metrics() if self._group else {},
         )
 
     @property
@@ -154,37 +149,9 @@ class LearnerLoop:
         self._saved_at = time.monotonic()
         return save_checkpoint(self._checkpoints, saved, keep=self._settings.keep_checkpoints)
 
-    def restore(self, state: CheckpointState) -> None:
-        """Goes on from a checkpoint; with newer weights if the board has them and they are all that is learned. A newer
-        policy is not joined to the checkpoint's critics: everything goes back together, and the actors follow.
-        """
-        self._notes = state.skipped
-        self._learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
-        newer = self._board.version > int(state.info["weights_version"])
-        if newer and self._learner.published_whole:
-            self._weights.load(self._board)
-            return
-        self._weights.publish(self._board)
-        if newer:
-            self._notes += (f"The learner goes back to its checkpoint of update {state.updates}.",)
-
-    def adopt_board(self, problem: str | None = None) -> None:
-        """Goes on with the newest published weights: all there is when no checkpoint was saved, or none can be read.
-        Where they are only a part of what was learned, the learner begins again, and the actors follow.
-        """
-        if self._board.version > 1 and not self._learner.published_whole:
-            self._weights.publish(self._board)
-            why = problem or "No checkpoint had been saved."
-            self._notes = (f"{why} The learner begins again: its critics are lost, and the policy is not kept alone.",)
-            return
-        self._notes = (f"{problem} Going on with the newest published weights.",) if problem else ()
-        self._weights.load(self._board)
-        self._learner.weights_replaced()
-
     def close(self) -> None:
-        """Stops the prefetching thread."""
-        if self._prefetcher:
-            self._prefetcher.close()
+        """Stops the source's threads."""
+        self._source.close()
 
     def _take_notes(self) -> tuple[str, ...]:
         notes, self._notes = self._notes, ()
@@ -193,27 +160,6 @@ class LearnerLoop:
             self._notes_given.update(notes)
         return notes
 
-    def _may_sample(self) -> bool:
-        """Whether one more batch may be drawn. Asked by whoever draws, so the count of draws has one writer."""
-        self._count_draws()
-        return self._limiter.may_sample(self._ledger.inserts, self._ledger[LedgerWord.SAMPLES])
-
-    def _count_draws(self) -> None:
-        self._ledger[LedgerWord.SAMPLES] = self._samples_before + self._replay.rows_drawn
-
-    def _next_sample(self, wait: bool) -> Sample | None:
-        if self._prefetcher:
-            sample = self._prefetcher.get(timeout=0.05)
-        else:
-            sample = self._replay.sample() if self._may_sample() else None
-            self._count_draws()
-        if sample is None:
-            if lacking := self._replay.lacking:
-                self._ledger[LedgerWord.GRANT] = self._ledger.inserts + lacking
-            if wait and not self._prefetcher:
-                time.sleep(WAIT_SECONDS)
-        return sample
-
     def _update(self, sample: Sample) -> None:
         result = self._learner.step(sample)
         publish = (self._ledger[LedgerWord.UPDATES] + 1) % self._settings.publish_every == 0
@@ -221,10 +167,7 @@ class LearnerLoop:
         if publish or save or result.priorities is not None:
             self._require_finite(result)
         if result.priorities is not None:
-            if self._prefetcher:
-                self._prefetcher.update_priorities(sample.keys, result.priorities)
-            else:
-                self._dropped += self._replay.update_priorities(sample.keys, result.priorities)
+            self._source.update_priorities(sample.keys, result.priorities)
         self._means.add(result.metrics)
         self._ledger.add(LedgerWord.UPDATES, 1)
         if publish:

@@ -49,15 +49,13 @@ class LearnerReport:
     """Means over the updates."""
     staleness: float
     """Mean age of the drawn steps' weights, in published versions."""
-    replay_rows: int
-    dropped_priorities: int
     weights_version: int
     notes: tuple[str, ...] = ()
     """Checkpoints that could not be used; peers that were refused."""
     shared: Mapping[str, float] = field(default_factory=dict)
     """What was read from other runs, by metric name."""
     replay: Mapping[str, float] = field(default_factory=dict)
-    """What the selectors say about themselves, such as the length of a queue."""
+    """What the source of the batches reports: rows, dropped priorities, the length of a queue."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.envs import EnvSettings, describe_spaces, reward_bound
 from shoal.loops.settings import RunSettings
-from shoal.replay import ShardReader, View
+from shoal.replay import Ledger, LedgerWord, ShardReader, View
 from shoal.replay.shard_table import ShardTable
 from shoal.sharing import Description, SharedBuffer, connect_registry
 from shoal.sharing.description import describe_space, environment_id
@@ -24,7 +24,7 @@ from shoal.types import EnvSpec
 class SharingGroup:
     """Membership of one run, kept by its learner: whoever learns is whoever reads."""
 
-    def __init__(self, settings: RunSettings, spec: EnvSpec, shards: Sequence[Path], run: str) -> None:
+    def __init__(self, settings: RunSettings, spec: EnvSpec, shards: Sequence[Path], run: str, ledger: Ledger) -> None:
         """Joins; the shards can be read by the others from now on.
 
         Args:
@@ -32,6 +32,7 @@ class SharingGroup:
             spec: its environment.
             shards: where its rows are.
             run: its folder's name.
+            ledger: its counts.
         """
         assert settings.share.registry is not None
         self._settings = settings.share
@@ -47,6 +48,7 @@ class SharingGroup:
         )
         self._presence = self._registry.announce(entry, self._description.env_id)
         self._pool: Pool | None = None
+        self._ledger, self._samples_before = ledger, ledger[LedgerWord.SAMPLES]
 
     def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: ShardTable) -> Pool:
         """What draws from the others; for `Replay`."""
@@ -63,8 +65,9 @@ class SharingGroup:
         )
         return self._pool
 
-    def metrics(self, samples: int) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """What was read from whom, as fractions of all samples so far."""
+        samples = self._ledger[LedgerWord.SAMPLES] - self._samples_before
         if self._pool is None or not samples:
             return {}
         read = self._pool.counted()

@@ -44,6 +44,8 @@ class LedgerWord(IntEnum):
 
 RUN, HALT, WIND_DOWN = 0, 1, 2
 """Values of STOP: go on; every role returns at once; training ends but a last evaluation may finish."""
+ORPHAN_SECONDS = 60.0
+"""A driver silent for so long is dead: its roles stop rather than fill a replay that nobody reads."""
 
 
 class Ledger:
@@ -123,6 +125,7 @@ class Ledger:
         self[LedgerWord.HEARTBEAT] = time.time_ns()
         self[LedgerWord.SEEN_STEPS], self[LedgerWord.SEEN_EPISODES] = self.env_steps, self.episodes
 
-    def driver_silent_for(self) -> float:
-        """Seconds since the driver's last sign of life."""
-        return (time.time_ns() - self[LedgerWord.HEARTBEAT]) / 1e9
+    @property
+    def orphaned(self) -> bool:
+        """Whether the driver is dead."""
+        return (time.time_ns() - self[LedgerWord.HEARTBEAT]) / 1e9 > ORPHAN_SECONDS

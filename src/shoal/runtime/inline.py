@@ -25,7 +25,7 @@ def run_inline(supervisor: Supervisor, places: RunPaths) -> Status:
     settings, ledger = supervisor.settings, supervisor.ledger
     # A prefetching thread would make the order of draws and updates a race.
     settings = settings.model_copy(update={"learner": settings.learner.model_copy(update={"prefetch": 0})})
-    limiter = assembly.make_limiter(settings)
+    pace = assembly.make_pace(settings, ledger)
     learner = assembly.build_learner(settings, places)
     actors = [assembly.build_actor(settings, places, index) for index in range(settings.actors)]
     evaluator = assembly.build_evaluator(settings, places)
@@ -34,11 +34,8 @@ def run_inline(supervisor: Supervisor, places: RunPaths) -> Status:
         while (outcome := supervisor.outcome()) is None:
             for actor in actors:
                 supervisor.actor(actor.run(steps=1))
-            behind = (
-                limiter.error(ledger.inserts, ledger[LedgerWord.SAMPLES]) if settings.replay.samples_per_insert else 1
-            )
-            if ledger.inserts >= settings.replay.min_size and behind > 0:
-                supervisor.learner(learner.run(updates=max(1, int(behind // settings.rows_per_batch))))
+            if updates := pace.batches_due(settings.rows_per_batch):
+                supervisor.learner(learner.run(updates=updates))
             if ledger.env_steps >= next_record:
                 next_record += RECORD_STEPS
                 supervisor.record()

@@ -224,8 +224,6 @@ class Supervisor:
         if self._learner is not None:
             values |= {f"train/{name}": total / self._metric_updates for name, total in self._metric_sums.items()}
             values["train/staleness"] = self._learner.staleness
-            values["replay/rows"] = self._learner.replay_rows
-            values["replay/dropped_priorities"] = self._learner.dropped_priorities
             values["replay/samples_per_insert"] = self._achieved()
             values |= {f"replay/{name}": value for name, value in self._learner.replay.items()}
             values |= self._learner.shared
