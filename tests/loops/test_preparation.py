@@ -11,7 +11,8 @@ from tests.damages import BOARD, LEDGER, SHARD, Damage, as_folder, name_of, remo
 from tests.fakes import corridor
 
 from shoal.loops import assembly
-from shoal.loops.preparation import Counts, needed_bytes, prepare
+from shoal.loops.counts import Counts
+from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard
 from shoal.replay import Header, Ledger, LedgerWord, ShardWriter

@@ -11,7 +11,7 @@ import torch
 from tests.damages import DOCUMENT, Damage, name_of, remove
 
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
-from shoal.loops.preparation import Counts
+from shoal.loops.counts import Counts
 from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.run_folder import RunFolder, Summary
 

@@ -1,8 +1,6 @@
 """What must be there before a run's roles start: shards, ledger, weight board, mailboxes. All of it is reserved here,
-so that nothing a role does later needs memory that may be gone by then.
-
-What is damaged is set aside, and the counts are healed: steps of a shard that is lost stay counted, and the rate
-limiter's balance is drawn anew, so that the learner does not wait for steps it has long learned from.
+so that nothing a role does later needs memory that may be gone by then. What is damaged is set aside, and the counts
+are healed (`counts`).
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +16,13 @@ import torch
 from shoal.algorithms.interface import PolicyContext
 from shoal.errors import CorruptShard, NoSpace
 from shoal.loops import assembly
+from shoal.loops.counts import Counts, header_counts, heal
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.run_paths import RunPaths, count_roles
 from shoal.loops.settings import RunSettings
 from shoal.loops.weights import FlatModule, WeightBoard, board_bytes
-from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
-from shoal.replay.counters import LARGEST_COUNT, WORDS, Counters
+from shoal.replay import Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
+from shoal.replay.counters import WORDS, Counters
 from shoal.replay.reserve import PAGE, reserved_bytes
 from shoal.types import CUT, EnvSpec
 
@@ -33,15 +31,6 @@ _DOCUMENTS = 8 * PAGE
 _SCHEMA = 2 * PAGE
 UNUSABLE = "unusable"
 """In the name of what was damaged and set aside."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How far a run has come."""
-
-    steps: int = 0
-    episodes: int = 0
-    updates: int = 0
 
 
 def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
@@ -77,8 +66,7 @@ def prepare(
     """
     notes: list[str] = []
     try:
-        ledger = _prepare_counts(settings, spec, places, run, known, notes)
-        _balance(settings, ledger)
+        ledger = _prepare_shards_and_ledger(settings, spec, places, run, known, notes)
         _prepare_board(settings, spec, places, notes)
         _remake(places.processes)
         Counters.create(places.processes, count_roles(settings))
@@ -99,69 +87,51 @@ def _shard_info(settings: RunSettings, spec: EnvSpec, run: str) -> ShardInfo:
     return ShardInfo(schema, rows, settings.env.lanes, run, spec.env_id, settings.algo, time.time())
 
 
-def _prepare_counts(
-    settings: RunSettings,
-    spec: EnvSpec,
-    places: RunPaths,
-    run: str,
-    known: Callable[[], Counts],
-    notes: list[str],
+def _prepare_shards_and_ledger(
+    settings: RunSettings, spec: EnvSpec, places: RunPaths, run: str, known: Callable[[], Counts], notes: list[str]
 ) -> Ledger:
-    """Shards and ledger. Each has counts that the other has not, so what one of them lost comes from the other."""
-    shards = places.shards(settings)
+    """Makes them where they are missing or damaged. Each counts what the other does not: see `counts`."""
+    shards, info = places.shards(settings), _shard_info(settings, spec, run)
     begun = any(path.exists() for path in (places.ledger, *shards))
-    info, lost, whole = _shard_info(settings, spec, run), Counts(), True
+    lost: list[Counts] = []
     for path in shards:
-        there = _usable(path, info, spec, notes)
-        if not there:
-            if path.exists():
-                lost = _added(lost, path, info)
-                set_aside(path)
-            elif begun:
-                notes.append(f"{path.name} is gone; a new shard is begun.")
-            create_shard(path, info)
-        whole &= there
+        if path.exists():
+            if (problem := _problem(path, info, spec)) is None:
+                continue
+            notes.append(problem)
+            lost.append(header_counts(path, info.lanes))
+            set_aside(path)
+        elif begun:
+            notes.append(f"{path.name} is gone; a new shard is begun.")
+            lost.append(Counts())
+        create_shard(path, info)
+    ledger_lost = begun and not places.ledger.exists()
+    if ledger_lost:
+        notes.append("ledger.bin is gone; the counts come from the shards, the checkpoint and the metrics.")
     try:
-        damaged = begun and not places.ledger.exists()
-        if damaged:
-            notes.append("ledger.bin is gone; the counts come from the shards, the checkpoint and the metrics.")
         ledger = Ledger(places.replay, shards)
         ledger.check()
-        if whole and (ledger[LedgerWord.SEEN_STEPS], ledger[LedgerWord.SEEN_EPISODES]) > (
-            ledger.env_steps,
-            ledger.episodes,
-        ):
+        seen = ledger[LedgerWord.SEEN_STEPS], ledger[LedgerWord.SEEN_EPISODES]
+        if not lost and seen > (ledger.env_steps, ledger.episodes):
             raise CorruptShard(f"{places.ledger} is damaged: it has seen more steps or episodes than there are.")
     except CorruptShard as error:
         notes.append(f"{error} It is set aside; the counts come from the shards, the checkpoint and the metrics.")
         set_aside(places.ledger)
-        ledger, damaged = Ledger(places.replay, shards), True
-    if begun and (damaged or not whole):
-        others = known()
-        steps = max(ledger.env_steps + lost.steps, ledger[LedgerWord.SEEN_STEPS], others.steps)
-        episodes = max(ledger.episodes + lost.episodes, ledger[LedgerWord.SEEN_EPISODES], others.episodes)
-        ledger.add(LedgerWord.BASE_STEPS, steps - ledger.env_steps)
-        ledger.add(LedgerWord.BASE_EPISODES, episodes - ledger.episodes)
-        if damaged:
-            ledger[LedgerWord.BASE_UPDATES] = others.updates
-            ledger[LedgerWord.SAMPLES] = others.updates * settings.rows_per_batch
+        ledger, ledger_lost = Ledger(places.replay, shards), True
+    heal(settings, ledger, lost, ledger_lost, known)
     return ledger
 
 
-def _usable(path: Path, info: ShardInfo, spec: EnvSpec, notes: list[str]) -> bool:
-    """Whether a shard is there and can be written on."""
-    if not path.exists():
-        return False
+def _problem(path: Path, info: ShardInfo, spec: EnvSpec) -> str | None:
+    """Why a shard cannot be written on, if so."""
     try:
         shard = ShardReader(path)
-        if (shard.info.schema, shard.rows, shard.lanes) == (info.schema, info.rows, info.lanes):
-            _check_rows(shard, spec)
-            return True
+        if (shard.info.schema, shard.rows, shard.lanes) != (info.schema, info.rows, info.lanes):
+            return f"{path.name} was written with other settings; it is set aside and a new one begun."
+        _check_rows(shard, spec)
     except CorruptShard as error:
-        notes.append(f"{error} It is set aside and a new shard begun.")
-        return False
-    notes.append(f"{path.name} was written with other settings; it is set aside and a new one begun.")
-    return False
+        return f"{error} It is set aside and a new shard begun."
+    return None
 
 
 def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
@@ -175,24 +145,6 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
             wrong.append("boundary")
         if wrong:
             raise CorruptShard(f"{shard.path} holds rows that cannot be: look at {', '.join(wrong)}. It is damaged.")
-
-
-def _added(lost: Counts, path: Path, info: ShardInfo) -> Counts:
-    """With what the header of a lost shard counts, if that can be."""
-    with contextlib.suppress(CorruptShard):
-        header = Counters(path / "header.bin", writable=False)
-        steps, episodes, head = header[Header.STEPS], header[Header.EPISODES], header[Header.HEAD]
-        if max(steps, episodes) <= head * info.lanes and head <= LARGEST_COUNT:
-            return Counts(lost.steps + steps, lost.episodes + episodes)
-    return lost
-
-
-def _balance(settings: RunSettings, ledger: Ledger) -> None:
-    """The learner is never ahead of what the shards that are left have counted."""
-    ratio = settings.replay.samples_per_insert
-    if ratio is not None:
-        due = max(0, int((ledger.inserts - settings.replay.min_size) * ratio))
-        ledger[LedgerWord.SAMPLES] = min(ledger[LedgerWord.SAMPLES], due + int(settings.tolerance))
 
 
 def _network(settings: RunSettings, spec: EnvSpec) -> FlatModule:

@@ -14,6 +14,7 @@ from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, Sh
 from shoal.loops import assembly
 from shoal.loops.assembly import RunPaths
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
+from shoal.loops.counts import continue_from_checkpoint
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.settings import RunSettings
 from shoal.replay import Ledger, LedgerWord
@@ -91,7 +92,8 @@ def execute(
             ledger[LedgerWord.STOP] = RUN
             ledger[LedgerWord.RESUMED] = folder.count_resumption() if resume else 0
             if resume:
-                notes += _continue_counts(ledger, folder, "" if found else why)
+                with_replay = f"resuming with {ledger.inserts:,} collected steps in the replay"
+                notes.append(with_replay if found else continue_from_checkpoint(ledger, folder.checkpoints, why))
             ledger.beat()
         before = ledger.env_steps
         for text in (*_announce(settings, spec, places, needed), *notes):
@@ -193,20 +195,6 @@ def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str
         return settings.model_copy(update={"share": alone}), [
             f"the registry {settings.share.registry} is gone: this run shares with nobody"
         ]
-
-
-def _continue_counts(ledger: Ledger, folder: RunFolder, why: str) -> list[str]:
-    """A replay that is gone took its counts along: they go on from the checkpoint. `why` it is; empty if it is not."""
-    if not why:
-        return [f"resuming with {ledger.inserts:,} collected steps in the replay"]
-    try:
-        info = load_checkpoint(folder.checkpoints).info
-    except CheckpointError as error:
-        return [f"{why}, and there is no checkpoint ({error}); starting over"]
-    ledger[LedgerWord.BASE_STEPS] = int(info["env_steps"])
-    ledger[LedgerWord.BASE_EPISODES] = int(info["episodes"])
-    ledger[LedgerWord.BASE_UPDATES] = int(info["updates"])
-    return [f"{why}: resuming with weights only"]
 
 
 def _announce(settings: RunSettings, spec: EnvSpec, places: RunPaths, needed: int) -> Iterator[str]:

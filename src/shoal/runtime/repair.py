@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from shoal.errors import CheckpointError, ConfigError, UnsafePath
 from shoal.files import read_object
-from shoal.loops.checkpoint import load_checkpoint
-from shoal.loops.preparation import Counts, set_aside
+from shoal.loops.counts import Counts, checkpoint_counts
+from shoal.loops.preparation import set_aside
 from shoal.replay.counters import LARGEST_COUNT
 from shoal.replay.storage import replay_folders
 from shoal.runtime.metrics import keep_whole_lines, whole_lines
@@ -58,8 +58,7 @@ def known_counts(folder: RunFolder) -> Counts:
     """The most that the run's checkpoints, metrics and summary count."""
     found: list[tuple[int, ...]] = []
     with contextlib.suppress(CheckpointError, KeyError, TypeError, ValueError):
-        info = load_checkpoint(folder.checkpoints).info
-        found.append((int(info["env_steps"]), int(info["episodes"]), int(info["updates"])))
+        found.append(checkpoint_counts(folder.checkpoints))
     with contextlib.suppress(ConfigError):
         if (summary := read_summary(folder.summary_json)) is not None:
             found.append((summary.env_steps, summary.episodes, summary.updates))
