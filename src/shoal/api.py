@@ -32,9 +32,9 @@ from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which
 from shoal.runtime.execution import execute
-from shoal.runtime.metrics import WandbSettings
 from shoal.runtime.repair import known_counts
 from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.sinks import WandbSettings
 from shoal.runtime.summary import Summary, read_summary
 from shoal.sharing import connect_registry
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,11 +51,38 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none that can be read."""
+    """A JSON object, or a YAML mapping in a `.yaml` file; empty when there is none that can be read."""
     with contextlib.suppress(OSError, ValueError):
-        content = read_json(path)
+        content = _read_yaml(path) if path.suffix == ".yaml" else read_json(path)
         return content if isinstance(content, dict) else {}
     return {}
+
+
+def _read_yaml(path: Path) -> Any:
+    """Raises as `read_json`."""
+    import yaml  # here, because most who read files need no YAML
+
+    try:
+        return yaml.safe_load(read_file(path, _LARGEST_DOCUMENT))
+    except (RecursionError, UnsafePath, yaml.YAMLError) as error:
+        raise ValueError(str(error)) from error
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, named tuples, paths and numpy's values as JSON has them; numbers that are not finite become None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {str(key): to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json(one) for one in value]
+    if hasattr(value, "tolist"):
+        return to_json(value.tolist())
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _open_real(path: str, flags: int) -> int:

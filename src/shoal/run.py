@@ -20,7 +20,7 @@ from shoal.envs.faults import close_quietly
 from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
-from shoal.runtime.metrics import read_metrics
+from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.summary import Summary, read_summary
 from shoal.types import EnvSpec, Episode

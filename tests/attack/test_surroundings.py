@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import SMALL
 
 from shoal.runtime.file_handles import handles
-from shoal.runtime.metrics import read_metrics
+from shoal.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TRAIN = (sys.executable, "-m", "shoal", "train", "CartPole-v1", *SMALL)

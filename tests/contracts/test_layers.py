@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shoal"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types", "files"),
+    ("metrics_file",),
     ("ops", "replay", "networks", "envs"),
     ("algorithms", "sharing"),
     ("loops",),

@@ -15,11 +15,12 @@ import torch
 from tests.fakes import corridor, reach
 
 from shoal.errors import CheckpointError, EnvError
+from shoal.files import read_json
 from shoal.loops import evaluator
 from shoal.loops.settings import RunSettings
 from shoal.replay import ShardReader
 from shoal.runtime.execution import execute
-from shoal.runtime.metrics import read_metrics
+from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
 
 
@@ -84,12 +85,12 @@ def test_a_resumed_run_does_not_repeat_its_random_numbers(tmp_path: Path) -> Non
     folder = None
     for steps in (60, 120, 180):
         folder, _ = run(tmp_path, reach(replay=keep, stop={"steps": steps}, actors=1), folder)
-        replay = Path(folder.read_json("replay.json")["path"])
+        replay = Path(read_json(folder.path / "replay.json")["path"])
         rows = ShardReader(replay / "shard_000").columns
         begun.append((rows["obs"][0].tobytes(), rows["action"][0].tobytes(), torch.initial_seed()))
         shutil.rmtree(replay)
     assert [len(set(one)) for one in zip(*begun, strict=True)] == [3, 3, 3], "starts, exploration, the learner's noise"
-    assert folder is not None and folder.read_json("resumed.json") == {"times": 2}
+    assert folder is not None and read_json(folder.path / "resumed.json") == {"times": 2}
     folder.write_json("resumed.json", ["damaged"])
     assert (folder.count_resumption(), folder.count_resumption()) == (1, 2)
 

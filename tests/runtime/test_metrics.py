@@ -17,8 +17,13 @@ from typing import Any
 import pytest
 
 from shoal.errors import ConfigError, UnsafePath
+from shoal.loops.preparation import UNUSABLE
+from shoal.metrics_file import read_metrics
 from shoal.runtime import metrics
-from shoal.runtime.metrics import MetricsLog, WandbSettings, keep_whole_lines, read_metrics
+from shoal.runtime.metrics import MetricsLog
+from shoal.runtime.repair import repair
+from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.sinks import WandbSettings
 
 
 @pytest.fixture
@@ -115,14 +120,11 @@ def test_a_damaged_line_is_refused_by_number_and_can_be_left_out(tmp_path: Path,
     path.write_bytes(whole + line + b"\n" + whole)
     with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2, is damaged"):
         read_metrics(path)
-    said = keep_whole_lines(path, _set_aside)
-    assert said == "1 of 3 lines cannot be read; the whole file is kept as aside"
-    assert len(read_metrics(path)) == 2 and line in (tmp_path / "aside").read_bytes()
-    assert keep_whole_lines(path, _set_aside) == ""
-
-
-def _set_aside(path: Path) -> str:
-    return path.rename(path.with_name("aside")).name
+    (said,) = repair(RunFolder(tmp_path))
+    (aside,) = tmp_path.glob(f"metrics.jsonl.{UNUSABLE}-*")
+    assert said == f"metrics.jsonl is damaged: 1 of 3 lines cannot be read; the whole file is kept as {aside.name}"
+    assert path.read_bytes() == whole * 2 and line in aside.read_bytes()
+    assert repair(RunFolder(tmp_path)) == []
 
 
 def test_no_metrics_are_none_and_a_folder_is_refused(tmp_path: Path) -> None:
@@ -130,16 +132,21 @@ def test_no_metrics_are_none_and_a_folder_is_refused(tmp_path: Path) -> None:
     assert read_metrics(path) == []
     path.write_text("")
     assert read_metrics(path) == []
-    with pytest.raises(UnsafePath, match="is not an ordinary file"):
-        read_metrics(tmp_path)
-    assert "it is not an ordinary file; it is set aside as aside" in keep_whole_lines(
-        _folder(tmp_path / "x"), _set_aside
-    )
-
-
-def _folder(path: Path) -> Path:
+    path.unlink()
     path.mkdir()
-    return path
+    with pytest.raises(UnsafePath, match="is not an ordinary file"):
+        read_metrics(path)
+    (said,) = repair(RunFolder(tmp_path))
+    assert "metrics.jsonl is damaged: it is not an ordinary file; it is set aside as metrics.jsonl." in said
+
+
+def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'\n{"step": 1, "wall": 2.0, "train/loss": NaN}\n  \n')
+    assert read_metrics(path) == [{"step": 1, "wall": 2.0, "train/loss": None}]
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    with pytest.raises(ConfigError, match=r"line 4, is damaged"):
+        read_metrics(path)
 
 
 def test_step_and_wall_are_taken(tmp_path: Path) -> None:
@@ -240,7 +247,7 @@ def test_wandb_without_a_key_is_offline_and_says_so(
 ) -> None:
     fake = FakeWandb()
     use(fake, monkeypatch)
-    settings = WandbSettings(tags=("a",), run_id="abc", config={"seed": 1})
+    settings = WandbSettings(run_id="abc", config={"seed": 1})
     with MetricsLog(tmp_path, tensorboard=False, wandb=settings) as log:
         log.write(5, {"train/loss": 0.5}, wall=1.0)
         (note,) = log.take_notes()
@@ -294,7 +301,8 @@ def test_a_missing_package_names_its_remedy(
 
 REAL = """
 from pathlib import Path
-from shoal.runtime.metrics import MetricsLog, WandbSettings
+from shoal.runtime.metrics import MetricsLog
+from shoal.runtime.sinks import WandbSettings
 with MetricsLog(Path("."), tensorboard=False, wandb=WandbSettings()) as log:
     log.write(5, {"train/loss": 0.5}, wall=1.0)
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.files import read_json
 from shoal.replay import storage
 from shoal.runtime import run_folder
 from shoal.runtime.replay_folder import earlier_replay, free_earlier_replay, in_use, new_replay
@@ -35,7 +36,7 @@ def _made(path: Path, requested: Path | None = None) -> RunFolder:
 
 
 def _replay(run: RunFolder) -> Path:
-    return Path(run.read_json("replay.json")["path"])
+    return Path(read_json(run.path / "replay.json")["path"])
 
 
 def _why(run: RunFolder) -> str:
@@ -95,7 +96,7 @@ def test_a_copy_leaves_the_replay_to_the_original(run: RunFolder) -> None:
 
 def test_a_pointer_to_another_runs_replay_is_not_followed(run: RunFolder, tmp_path: Path) -> None:
     victim = _made(tmp_path / "runs" / "victim")
-    (run.path / "replay.json").write_text(json.dumps({**run.read_json("replay.json"), "path": str(_replay(victim))}))
+    (run.path / "replay.json").write_text(json.dumps({**read_json(run.path / "replay.json"), "path": str(_replay(victim))}))
     assert "this run has not signed it" in _why(run)
     shutil.rmtree(victim.path)  # nor when the other run is gone
     assert "this run has not signed it" in _why(run)
@@ -144,7 +145,7 @@ def test_replays_of_earlier_versions_are_known_by_their_path(run: RunFolder) -> 
     moved = RunFolder(run.path.rename(run.path.with_name("b")))
     assert "is a copy of it" in _why(moved)
     assert _is_taken(RunFolder(moved.path.rename(run.path))) == _replay(run)
-    assert run.read_json("replay.json")["mark"]
+    assert read_json(run.path / "replay.json")["mark"]
 
 
 def test_links_in_a_replay_are_not_followed(run: RunFolder, tmp_path: Path) -> None:

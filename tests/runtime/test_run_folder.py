@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ConfigError, RunInUse, UnsafePath
+from shoal.files import read_json
 from shoal.runtime import run_folder
 from shoal.runtime.run_folder import RunFolder, Summary
 
@@ -189,10 +190,10 @@ def test_write_json_is_atomic_and_strict(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     deep = [np.float32("inf"), {"x": -math.inf}]
     folder.write_json("a.json", {"nan": math.nan, "deep": deep, "n": np.int64(3), "p": Path("/x"), "t": (1, 2)})
-    assert folder.read_json("a.json") == {"nan": None, "deep": [None, {"x": None}], "n": 3, "p": "/x", "t": [1, 2]}
+    assert read_json(folder.path / "a.json") == {"nan": None, "deep": [None, {"x": None}], "n": 3, "p": "/x", "t": [1, 2]}
     with pytest.raises(TypeError):
         folder.write_json("a.json", {"x": object()})
-    assert folder.read_json("a.json")["n"] == 3
+    assert read_json(folder.path / "a.json")["n"] == 3
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
@@ -220,7 +221,7 @@ def test_run_json_tells_where_it_came_from(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     folder = RunFolder(tmp_path)
     folder.write_run_json(seed=7, command=["shoal", "train", "CartPole-v1", "--note", "two words"], resumed_from=None)
-    run = folder.read_json("run.json")
+    run = read_json(folder.path / "run.json")
     assert run["seed"] == 7 and run["command"] == "shoal train CartPole-v1 --note 'two words'"
     assert set(run["versions"]) == {"python", "shoal-rl", "torch", "ray", "gymnasium", "numpy"}
     assert run["versions"]["numpy"] == np.__version__
@@ -237,5 +238,5 @@ def test_a_broken_or_absent_tool_is_no_error(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = RunFolder(tmp_path)
     folder.write_run_json(seed=None, command=["x"])
-    assert folder.read_json("run.json")["machine"]["gpus"] == []
-    assert folder.read_json("run.json")["git"] is None
+    assert read_json(folder.path / "run.json")["machine"]["gpus"] == []
+    assert read_json(folder.path / "run.json")["git"] is None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.runtime.metrics import WandbSettings
+    from shoal.runtime.sinks import WandbSettings
     from shoal.sharing.sb3_settings import Sb3Settings
     from shoal.sharing.sb3_summary import Sb3Summary
 
@@ -168,7 +168,7 @@ def _train(spec: WorkerSpec, settings: Sb3Settings, folder: Any, stop: threading
 
 
 def _wandb(spec: WorkerSpec, config: dict[str, Any]) -> WandbSettings | None:
-    from shoal.runtime.metrics import WandbSettings
+    from shoal.runtime.sinks import WandbSettings
 
     if spec.group is None:
         return None

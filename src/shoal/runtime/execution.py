@@ -17,17 +17,19 @@ from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.settings import RunSettings
+from shoal.metrics_file import read_metrics, read_whole_lines
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.file_handles import require_file_handles
 from shoal.runtime.inline import run_inline
-from shoal.runtime.metrics import MetricsLog, WandbSettings, read_metrics, whole_lines
+from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress
 from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
 from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
+from shoal.runtime.sinks import WandbSettings
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
 from shoal.types import EnvSpec
@@ -221,8 +223,7 @@ def _wall_before(folder: RunFolder) -> float:
 
 def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     """An execution that judged nothing leaves what the one before it found."""
-    rows = [row for _, row in whole_lines(folder.metrics_jsonl) if row is not None]
-    judged = [row for row in rows if row.get("eval/mean_reward") is not None]
+    judged = [row for row in read_whole_lines(folder.metrics_jsonl) if row.get("eval/mean_reward") is not None]
     if not judged or not math.isnan(summary.eval_return_mean):
         return summary
     mean, std = float(judged[-1]["eval/mean_reward"]), float(judged[-1].get("eval/std_reward") or math.nan)

@@ -1,4 +1,4 @@
-"""The folder of a run: where everything a run leaves behind lies, who owns it, and what it says about itself.
+"""The folder of a run: the files in it, which process owns it, and the documents that describe the run.
 
 folder = RunFolder.create(None, "CartPole-v1", "apex-dqn", datetime.now())
 with folder.lock():
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
-import math
 import os
 import platform
 import re
@@ -21,33 +21,35 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from shoal.errors import ConfigError, RunInUse, UnsafePath
-from shoal.files import atomic_write, open_file, read_json, refuse_link
+from shoal.files import atomic_write, open_file, read_object, refuse_link, to_json
+from shoal.metrics_file import METRICS_FILE
 from shoal.runtime.summary import Status as Status
 from shoal.runtime.summary import Summary as Summary
 
 RUNS = Path("runs")
 LATEST = "latest"
 CONFIG_END = "# end of config.yaml"
-"""The last line of a run's `config.yaml`: a file that was cut at a line break would be taken as whole without it."""
+"""The last line of a run's `config.yaml`, so that a file that was cut at a line break is recognized."""
 _REQUIRED = ("config.yaml", "run.json")
 _PACKAGES = ("shoal-rl", "torch", "ray", "gymnasium", "numpy")
 _LOCK_NAME = "run.lock"
 _WRITTEN_FOLDERS = ("checkpoints", "tensorboard", "videos", "wandb", "replay_on_disk")
-# POSIX locks do not see a second owner in the same process, and closing any handle of the file would free them. By the
-# file's number and not its name: a folder can be renamed while it is locked.
 _held: dict[tuple[int, int], int] = {}
+"""Locks of this process: device and inode of the file (a locked folder can be renamed), and the process id. POSIX locks
+do not exclude a second owner in the same process, and closing any handle of the file would free them.
+"""
 
 
 class RunLock:
-    """Ownership of a run folder until `release()`, the end of a `with`, or the end of the process, however it ends."""
+    """Ownership of a run folder until `release()`, the end of a `with`, or the end of the process, even by a kill."""
 
     def __init__(self, path: Path) -> None:
         self._file = _lock_file(path)
@@ -88,25 +90,27 @@ class RunFolder:
     path: Path
 
     config_yaml = _Inside("config.yaml")
-    metrics_jsonl = _Inside("metrics.jsonl")
+    metrics_jsonl = _Inside(METRICS_FILE)
     tensorboard = _Inside("tensorboard")
     checkpoints = _Inside("checkpoints")
     videos = _Inside("videos")
     summary_json = _Inside("summary.json")
     run_json = _Inside("run.json")
     replay_json = _Inside("replay.json")
-    """Says where the run's shards are: they outlive its processes, often on /dev/shm."""
+    """Points to the run's replay, which outlives its processes, often on /dev/shm."""
 
     @classmethod
     def create(cls, out: Path | None, env_id: str, algo: str, now: datetime) -> RunFolder:
-        """Makes a fresh `<out>/<env>_<algo>_<time>[-k]` (out: `runs` when None) and points `<out>/latest` at it."""
+        """Makes a new `<out>/<env>_<algo>_<time>[-k]` (out: `runs` when None) and points `<out>/latest` at it."""
         parent = (RUNS if out is None else out).absolute()  # other processes have other working directories
-        path, number = parent / (name := f"{_safe(env_id)}_{_safe(algo)}_{now:%Y%m%d-%H%M%S}"), 1
+        name = f"{_safe(env_id)}_{_safe(algo)}_{now:%Y%m%d-%H%M%S}"
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            while not _made(path):
-                number += 1
-                path = parent / f"{name}-{number}"
+            for number in itertools.count(1):
+                path = parent / (name if number == 1 else f"{name}-{number}")
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    break
         except OSError as error:
             raise ConfigError(f"Cannot make runs in {parent}: {error.strerror}. Choose another --out.") from error
         _point_latest(parent, path.name)
@@ -114,7 +118,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Opens an existing run; links such as `runs/latest` are followed once, here."""
+        """Opens an existing run. A link such as `runs/latest` is resolved here, once."""
         missing = [name for name in _REQUIRED if not (path / name).is_file()]
         if not missing:
             return cls(path.resolve())
@@ -129,37 +133,35 @@ class RunFolder:
         raise ConfigError(f"{path} is not a run folder: {why}. {hint}.")
 
     def lock(self) -> RunLock:
-        """Takes ownership, or raises RunInUse naming the process that has it; UnsafePath where links lead elsewhere."""
+        """Takes ownership.
+
+        Raises:
+            RunInUse: another process owns the folder; names it.
+            UnsafePath: a folder inside it that runs write into is a link.
+        """
         for name in _WRITTEN_FOLDERS:
             refuse_link(self.path / name)
         return RunLock(self.path / _LOCK_NAME)
 
     def owner(self) -> str | None:
-        """`<pid> on <host>` of the live process that holds the lock, or None."""
+        """`<pid> on <host>` of the live process that owns the folder, or None."""
         return _owner(self.path / _LOCK_NAME)
 
     def write_json(self, name: str, content: object) -> Path:
-        """Writes a JSON document atomically; dataclasses, paths and numpy scalars are understood, NaN becomes null."""
-        text = json.dumps(_jsonable(content), indent=2, ensure_ascii=False) + "\n"
+        """Writes a JSON document atomically. Takes dataclasses, paths and numpy's values; NaN becomes null."""
+        text = json.dumps(to_json(content), indent=2, ensure_ascii=False) + "\n"
         atomic_write(self.path / name, text.encode("utf-8", "surrogateescape"))  # paths as the file system has them
         return self.path / name
 
-    def read_json(self, name: str) -> Any:
-        """Reads a JSON document. Raises OSError when it cannot be read, ValueError when it is none."""
-        return read_json(self.path / name)
-
     def count_resumption(self) -> int:
-        """How often the run was resumed, this time included. A count that is lost begins again at 1."""
-        try:
-            times = int(self.read_json("resumed.json")["times"])
-        except (OSError, ValueError, KeyError, TypeError):
-            times = 0
-        times = max(0, times) % 2**31 + 1
+        """How often the run was resumed, this time included. A count that was lost starts again at 1."""
+        times = read_object(self.path / "resumed.json").get("times")
+        times = (max(0, times) if isinstance(times, int) else 0) % 2**31 + 1
         self.write_json("resumed.json", {"times": times})
         return times
 
     def write_run_json(self, *, seed: int | None, command: Sequence[str], **extra: object) -> Path:
-        """Writes what is needed to repeat and to judge this run: versions, git, machine, seed, command line."""
+        """Writes what is needed to repeat this run: versions, git commit, machine, seed, command line."""
         content = {
             "created": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": shlex.join(command),
@@ -176,7 +178,7 @@ class RunFolder:
 
 
 def machine() -> dict[str, object]:
-    """The machine in a few words; asks nvidia-smi for GPUs, so that no CUDA context is made."""
+    """Host, system, CPU, memory and GPUs; asks nvidia-smi for GPUs, so that no CUDA context is made."""
     cpuinfo = Path("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
     gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
@@ -196,17 +198,9 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "unnamed"
 
 
-def _made(path: Path) -> bool:
-    try:
-        path.mkdir()
-        return True
-    except FileExistsError:
-        return False
-
-
 def _point_latest(parent: Path, name: str) -> None:
     temporary = parent / f".{LATEST}.{name}"
-    # A convenience only: a file system without links, or a folder of that name, must not stop a run.
+    # Only a convenience: a file system without links, or a folder of that name, must not stop a run.
     with contextlib.suppress(OSError):
         temporary.symlink_to(name)
         try:
@@ -232,7 +226,7 @@ def _lock_file(lock: Path) -> IO[str]:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return file
-            except OSError:  # another process was faster, or looks for the owner just now
+            except OSError:  # another process was faster, or is asking for the owner
                 file.close()
         time.sleep(0.05)
     raise RunInUse(f"Run {lock.parent} is in use by process {owner or '(unknown)'}. Wait for it, or stop it first.")
@@ -243,7 +237,7 @@ def _owner(lock: Path) -> str | None:
         if _held.get(_number(lock.lstat())) == os.getpid():
             return f"{os.getpid()} on {socket.gethostname()}"
         file = open_file(lock, "r")
-    except (FileNotFoundError, UnsafePath):  # what is not an ordinary file is never locked
+    except (FileNotFoundError, UnsafePath):  # only ordinary files are locked
         return None
     with file:
         try:
@@ -257,20 +251,6 @@ def _number(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _jsonable(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_jsonable(one) for one in value]
-    if hasattr(value, "tolist"):  # numpy's arrays and scalars
-        return _jsonable(value.tolist())
-    if isinstance(value, Path):
-        return str(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _version(package: str) -> str | None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
@@ -278,7 +258,7 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> dict[str, object] | None:
-    """Commit of the working directory, which holds the user's own environments and scenarios."""
+    """The commit of the working directory, where the user's environments and scenarios are."""
     commit = _output("git", "rev-parse", "HEAD")
     if commit is None:
         return None
