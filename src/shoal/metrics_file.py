@@ -129,7 +129,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -138,6 +138,6 @@ def _values(text: bytes) -> dict[str, Any] | None:
     row = None
     with contextlib.suppress(ValueError, RecursionError):
         row = json.loads(text, parse_constant=lambda name: None)  # NaN, which other writers may use, is null
-    if not isinstance(row, dict) or not all(value is None or is_number(value) for value in row.values()):
+    if not isinstance(row, dict) or not all(value is None or _is_number(value) for value in row.values()):
         return None
     return row if all(row.get(name) is not None for name in _RESERVED) else None

@@ -26,14 +26,14 @@ def test_area_and_final_return_are_over_the_steps_of_all(tmp_path: Path) -> None
     long = write_run(tmp_path / "long" / "run", [4, 8, 99, 99, 99])  # steps 0 to 40
     found = _compare([short, long])
     assert found.metric == EVAL and found.span == (0, 20)
-    assert [one.area.value for one in found.groups] == [5, 6]
-    assert [one.final.value for one in found.groups] == [10, 8]  # steps 18 to 20, the reading at 20 comes after
+    assert [one.area.iqm.value for one in found.groups] == [5, 6]
+    assert [one.final.iqm.value for one in found.groups] == [10, 8]  # steps 18 to 20, the reading at 20 comes after
     assert found.groups[1].over_steps.x[-1] == 40  # curves are as long as their own runs
     assert found.groups[1].over_seconds.x[-1] == 20
     first, second = found.groups
-    assert first.better_area is None and second.better_area is not None and second.better_final is not None
-    assert (second.better_area.value, second.better_final.value) == (1, 0)
-    assert math.isnan(second.better_area.low) and np.isnan(second.over_steps.low).all()  # a run has no interval
+    assert first.area.better is None and second.area.better is not None and second.final.better is not None
+    assert (second.area.better.value, second.final.better.value) == (1, 0)
+    assert math.isnan(second.area.better.low) and np.isnan(second.over_steps.low).all()  # a run has no interval
     assert (first.unit, first.units) == ("nothing", 1)
 
 
@@ -50,9 +50,9 @@ def test_launches_are_drawn_whole(tmp_path: Path) -> None:
     apart = write_group(tmp_path / "apart", [[[0, 0], [0, 0]], [[10, 10], [10, 10]]])
     first, second = _compare([same, apart]).groups
     assert (first.unit, first.units) == ("launches", 3)
-    assert first.area == (5, 5, 5)  # every launch says the same, so every resample does
-    assert second.area == (5, 0, 10)
-    assert second.better_area == (0.5, 0.25, 0.75)
+    assert first.area.iqm == (5, 5, 5)  # every launch says the same, so every resample does
+    assert second.area.iqm == (5, 0, 10)
+    assert second.area.better == (0.5, 0.25, 0.75)
 
 
 def test_time_to_threshold_with_runs_that_never_got_there(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_run_without_a_reading_counts_as_never_there(tmp_path: Path) -> None:
     group = write_group(tmp_path / "g", [[[9, 9], [9, 9]], [[9, 9], [None, None]]])
     (one,) = _compare([group], metric="eval", threshold=9).groups
     assert one.reached[0].runs == 3 and len(one.scores) == 4
-    assert one.area == (9, 9, 9) and math.isnan(one.scores[3].area)
+    assert one.area.iqm == (9, 9, 9) and math.isnan(one.scores[3].area)
 
 
 def test_no_common_steps(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_no_common_steps(tmp_path: Path) -> None:
         f'{{"step": 90, "wall": 9, "{EVAL}": 1}}\n{{"step": 99, "wall": 10, "{EVAL}": 3}}'
     )
     found = _compare([early, late])
-    assert found.span is None and all(math.isnan(one.area.value) for one in found.groups)
-    assert found.groups[1].better_area is not None and math.isnan(found.groups[1].better_area.value)
+    assert found.span is None and all(math.isnan(one.area.iqm.value) for one in found.groups)
+    assert found.groups[1].area.better is not None and math.isnan(found.groups[1].area.better.value)
     assert found.groups[1].over_steps.x[0] == 90
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.analysis.fakes import EVAL, write_group, write_run
 
-from shoal.analysis.runs import RunGroup, read_group, read_groups, read_rows
+from shoal.analysis.runs import RunGroup, read_group, read_groups
 from shoal.errors import ConfigError, UnknownName, UnsafePath
 
 
@@ -50,7 +50,7 @@ def test_where_the_environment_is_named(tmp_path: Path, name: str, text: str, en
 
 def test_damaged_lines_are_counted(tmp_path: Path) -> None:
     lines = [
-        '{"step": 1, "wall": 1}',
+        '{"step": 1, "wall": 1, "rollout/ep_rew_mean": 5}',
         "",
         "[1]",
         '{"step": null, "wall": 1}',
@@ -58,9 +58,11 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
         "\x00\x00",
         '{"step": 2, "w',
     ]
-    (tmp_path / "m").write_bytes("\n".join(lines).encode() + b"\xff\n" + b'{"step": 3, "wall": 2, "x": NaN}')
-    rows, damaged = read_rows(tmp_path / "m")
-    assert [row["step"] for row in rows] == [1, 3] and damaged == 5
+    end = f'{{"step": 3, "wall": 2, "{EVAL}": 7, "x": NaN}}'
+    (tmp_path / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b"\xff\n" + end.encode())
+    (run,) = read_group(tmp_path).runs
+    assert run.readings[EVAL].step.tolist() == [3] and (run.last_step, run.wall_seconds, run.damaged) == (3, 2, 5)
+    assert run.readings["rollout/ep_rew_mean"].step.tolist() == [1]
 
 
 def test_links_are_not_followed_inside_a_group(tmp_path: Path) -> None:

@@ -105,9 +105,16 @@ def test_interval() -> None:
 
 
 def test_estimate() -> None:
-    assert statistics.estimate(3.0, np.full(100, 3.0)) == Estimate(3.0, 3.0, 3.0)
-    alone = statistics.estimate(3.0, None)
-    assert alone.value == 3.0 and np.isnan([alone.low, alone.high]).all()
+    def total(x: Floats, y: Floats) -> Floats:
+        return np.asarray(x @ [1.0, 2.0] + y @ [10.0])
+
+    drawn = np.array([[2.0, 0.0]] * 50 + [[0.0, 2.0]] * 50)
+    assert statistics.estimate(total, drawn, np.ones((100, 1))) == Estimate(13.0, 12.0, 14.0)
+    for alone in (
+        statistics.estimate(total, drawn, np.ones((0, 1))),
+        statistics.estimate(total, drawn[:0], drawn[:, :1]),
+    ):
+        assert alone.value == 13.0 and np.isnan([alone.low, alone.high]).all()
 
 
 def test_ratio() -> None:

@@ -96,13 +96,13 @@ def test_runs_table(comparison: Comparison, tmp_path: Path) -> None:
 
 
 def test_every_column_is_explained(comparison: Comparison) -> None:
-    explained = " ".join(term for term, _ in definitions(comparison))
+    explained = " ".join(definitions(comparison))
     threshold = threshold_table(comparison)
     assert threshold is not None
     for column in (*groups_table(comparison).columns[2:], *threshold.columns[3:]):
         word = "P(better" if column.startswith("P(") else column.split()[0]
         assert word in explained, column
-    assert all(text.endswith(".") for _, text in definitions(comparison))
+    assert all(text.endswith(".") for text in definitions(comparison).values())
 
 
 def test_json_is_strict_and_complete(comparison: Comparison) -> None:
@@ -122,4 +122,4 @@ def test_without_a_threshold(tmp_path: Path) -> None:
     plain = compare(read_groups([write_run(tmp_path / "r", [1.0, 2.0])]), resamples=200)
     assert threshold_table(plain) is None
     assert not any("not reached" in cell for row in runs_table(plain, tmp_path).rows for cell in row)
-    assert "ratio" not in dict(definitions(plain))
+    assert "ratio" not in definitions(plain)

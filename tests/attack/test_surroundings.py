@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import SMALL
 
-from shoal.runtime.file_handles import handles
 from shoal.metrics_file import read_metrics
+from shoal.runtime.file_handles import handles
 
 ROOT = Path(__file__).parents[2]
 TRAIN = (sys.executable, "-m", "shoal", "train", "CartPole-v1", *SMALL)

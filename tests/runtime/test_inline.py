@@ -18,9 +18,9 @@ from shoal.errors import CheckpointError, EnvError
 from shoal.files import read_json
 from shoal.loops import evaluator
 from shoal.loops.settings import RunSettings
+from shoal.metrics_file import read_metrics
 from shoal.replay import ShardReader
 from shoal.runtime.execution import execute
-from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder, Summary
 
 

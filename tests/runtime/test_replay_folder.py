@@ -96,7 +96,9 @@ def test_a_copy_leaves_the_replay_to_the_original(run: RunFolder) -> None:
 
 def test_a_pointer_to_another_runs_replay_is_not_followed(run: RunFolder, tmp_path: Path) -> None:
     victim = _made(tmp_path / "runs" / "victim")
-    (run.path / "replay.json").write_text(json.dumps({**read_json(run.path / "replay.json"), "path": str(_replay(victim))}))
+    (run.path / "replay.json").write_text(
+        json.dumps({**read_json(run.path / "replay.json"), "path": str(_replay(victim))})
+    )
     assert "this run has not signed it" in _why(run)
     shutil.rmtree(victim.path)  # nor when the other run is gone
     assert "this run has not signed it" in _why(run)

@@ -190,7 +190,13 @@ def test_write_json_is_atomic_and_strict(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     deep = [np.float32("inf"), {"x": -math.inf}]
     folder.write_json("a.json", {"nan": math.nan, "deep": deep, "n": np.int64(3), "p": Path("/x"), "t": (1, 2)})
-    assert read_json(folder.path / "a.json") == {"nan": None, "deep": [None, {"x": None}], "n": 3, "p": "/x", "t": [1, 2]}
+    assert read_json(folder.path / "a.json") == {
+        "nan": None,
+        "deep": [None, {"x": None}],
+        "n": 3,
+        "p": "/x",
+        "t": [1, 2],
+    }
     with pytest.raises(TypeError):
         folder.write_json("a.json", {"x": object()})
     assert read_json(folder.path / "a.json")["n"] == 3

@@ -1,4 +1,4 @@
-"""What a reader must be told: what the numbers allow to be said, and what weakens them."""
+"""What a comparison shows, in a sentence per group, and warnings about what weakens it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shoal.analysis.results import Comparison, GroupResult
-from shoal.analysis.runs import METRICS, ComparedRun
-from shoal.analysis.statistics import Estimate, smallest_p
+from shoal.analysis.results import Comparison, GroupResult, Measure
+from shoal.analysis.runs import METRICS, ComparedRun, counted
+from shoal.analysis.statistics import smallest_p
 
 _P = 0.05
-"""Differences that chance makes more often than this are not called differences."""
+"""A difference that chance makes more often than this is not reported as one."""
 _FEW_UNITS = 5
 _SHORT = 0.9
 """A run that covers less than this part of the median run's steps is named: it shortens everything else."""
@@ -28,14 +28,11 @@ def verdicts(comparison: Comparison) -> list[str]:
 def _verdict(first: GroupResult, other: GroupResult) -> str:
     pair = f"{other.group.name} against {first.group.name}"
     if smallest_p(other.independent, first.independent) > _P:
-        results = f"{other.independent} independent {_plural(other.independent, 'result')} against {first.independent}"
+        results = f"{counted(other.independent, 'independent result')} against {first.independent}"
         return f"{pair}: cannot tell. {results} can never be told from chance, however good. Repeat the launches."
-    if math.isnan(other.p_area) and math.isnan(other.p_final):
+    if math.isnan(other.area.p) and math.isnan(other.final.p):
         return f"{pair}: cannot tell. No step is covered by all runs, so there is no area and no final return."
-    said = {
-        "area": _direction(other.better_area, other.p_area),
-        "final return": _direction(other.better_final, other.p_final),
-    }
+    said = {"area": _direction(other.area), "final return": _direction(other.final)}
     seen = ", ".join(f"{name} {text}" for name, text in said.items() if text)
     if not seen:
         return f"{pair}: no difference that could be told from chance, neither in area nor in final return."
@@ -43,14 +40,14 @@ def _verdict(first: GroupResult, other: GroupResult) -> str:
     return f"{pair}: {seen}" + (f"; {undecided[0]} undecided." if undecided else ".")
 
 
-def _direction(better: Estimate | None, p: float) -> str | None:
-    if better is None or not p <= _P:
+def _direction(measure: Measure) -> str | None:
+    if measure.better is None or not measure.p <= _P:
         return None
-    return f"{'higher' if better.value > 0.5 else 'lower'} (p = {p:.2g})"
+    return f"{'higher' if measure.better.value > 0.5 else 'lower'} (p = {measure.p:.2g})"
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Everything that weakens the numbers, the gravest first."""
+    """Everything that weakens the numbers, the most serious first."""
     return [
         *_environments(comparison),
         *_overlaps(comparison),
@@ -77,7 +74,7 @@ def _overlaps(comparison: Comparison) -> Iterator[str]:
             owners.setdefault(run.path, []).append(one.group.name)
     twice = [path for path, names in owners.items() if len(names) > 1]
     if twice:
-        yield f"{_count(twice, 'run')} in more than one group, such as {twice[0].name}: groups overlap."
+        yield f"{_runs(twice)} in more than one group, such as {twice[0].name}: groups overlap."
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -85,20 +82,20 @@ def _missing(comparison: Comparison) -> Iterator[str]:
     lacking = [run for run in runs if comparison.metric not in run.readings]
     if lacking:
         yield (
-            f"{_count(lacking, 'run')} without a reading of {comparison.metric}: left out of curves, areas and final "
+            f"{_runs(lacking)} without a reading of {comparison.metric}: left out of curves, areas and final "
             f"returns, counted as never having reached a threshold: {_names(lacking)}."
         )
     if comparison.metric == METRICS["rollout"]:
         few = [run for run in runs if METRICS["eval"] not in run.readings]
         if few:
             yield (
-                f"Returns are those of training, with exploration: {_count(few, 'run')} without {METRICS['eval']}, "
+                f"Returns are those of training, with exploration: {_runs(few)} without {METRICS['eval']}, "
                 f"such as {few[0].path.name}."
             )
     torn = [run for run in runs if run.damaged]
     if torn:
-        lines = sum(run.damaged for run in torn)
-        yield f"{lines} damaged {_plural(lines, 'line')} skipped in the metrics of {_names(torn)}."
+        lines = counted(sum(run.damaged for run in torn), "damaged line")
+        yield f"{lines} skipped in the metrics of {_names(torn)}."
 
 
 def _span(comparison: Comparison) -> Iterator[str]:
@@ -111,7 +108,7 @@ def _span(comparison: Comparison) -> Iterator[str]:
     short = [run for run in runs if run.readings[comparison.metric].step[-1] < _SHORT * usual]
     if short:
         yield (
-            f"{_count(short, 'run')} shorter than the others ({_names(short)}): areas and final returns of all groups "
+            f"{_runs(short)} shorter than the others ({_names(short)}): areas and final returns of all groups "
             f"end at step {comparison.span.end:,.0f}, where the usual run ends at {usual:,.0f}."
         )
 
@@ -136,18 +133,14 @@ def _endings(comparison: Comparison) -> Iterator[str]:
         odd = [run for run in one.group.runs if run.status not in ("solved", "finished")]
         if odd:
             how = ", ".join(sorted({run.status or "no summary: killed, or still running" for run in odd}))
-            yield f"{one.group.name}: {_count(odd, 'run')} that did not end by themselves ({how}): {_names(odd)}."
+            yield f"{one.group.name}: {_runs(odd)} that did not end by themselves ({how}): {_names(odd)}."
         unsaid = [run for run in one.group.runs if math.isnan(run.foreign_fraction)]
         if one.group.shared and unsaid:
-            yield f"{one.group.name}: {_count(unsaid, 'run')} without share/foreign_fraction; its mean leaves them out."
+            yield f"{one.group.name}: {_runs(unsaid)} without share/foreign_fraction; its mean leaves them out."
 
 
-def _plural(count: int, word: str) -> str:
-    return word if count == 1 else f"{word}s"
-
-
-def _count(things: Sequence[object], word: str) -> str:
-    return f"{len(things)} {_plural(len(things), word)}"
+def _runs(runs: Sequence[object]) -> str:
+    return counted(len(runs), "run")
 
 
 def _names(runs: Sequence[ComparedRun], most: int = 3) -> str:

@@ -1,13 +1,14 @@
 """Groups of runs against the first of them: curves, areas, final returns, time to a threshold.
 
 Every interval is a bootstrap over what is independent. Runs of one launch may have learned from each other, so launches
-are drawn, each with all its runs; only where a group has a single launch are its runs drawn one by one.
+are drawn, each with all its runs. Only in a group with a single launch are runs drawn one by one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,9 @@ from shoal.analysis.curves import (
     over_seconds,
     over_steps,
 )
-from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Reached, Score, Unit
+from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Measure, Reached, Score, Unit
 from shoal.analysis.runs import METRICS, ComparedRun, RunGroup
-from shoal.analysis.statistics import Estimate, Floats
+from shoal.analysis.statistics import Estimate, Floats, estimate
 from shoal.errors import ConfigError, UnknownName
 
 GRID = 200
@@ -36,15 +37,17 @@ _STEPS, _SECONDS = 0, 1
 
 
 class _Sample(NamedTuple):
-    """A group with its resamples: of the runs that have the metric, and of all."""
+    """A group with its resamples: of all runs, [B, N], and of those that have the metric, [B, K]."""
 
     group: RunGroup
     unit: Unit
     units: int
     scores: tuple[Score, ...]
     judged: tuple[Score, ...]
-    counts: Floats | None
-    judged_counts: Floats | None
+    counts: Floats
+    judged_counts: Floats
+    independent: npt.NDArray[np.str_]
+    """To which independent result each judged run belongs, [K]; runs of a single launch that shared data are one."""
 
 
 def compare(
@@ -104,24 +107,26 @@ def _sample(
     launches = len(group.launches)
     unit: Unit = "launches" if launches > 1 else "runs" if len(group.runs) > 1 else "nothing"
 
-    def draw(some: tuple[Score, ...]) -> Floats | None:
+    def draw(some: tuple[Score, ...]) -> Floats:
         labels = _labels(some, unit)
-        return statistics.resample_counts(labels, resamples, rng) if len(set(labels)) > 1 else None
+        return statistics.resample_counts(labels, resamples if len(set(labels)) > 1 else 0, rng)
 
-    units = launches if launches > 1 else len(group.runs)
     counts = draw(scores)
-    return _Sample(group, unit, units, scores, judged, counts, counts if len(judged) == len(scores) else draw(judged))
+    return _Sample(
+        group=group,
+        unit=unit,
+        units=launches if launches > 1 else len(group.runs),
+        scores=scores,
+        judged=judged,
+        counts=counts,
+        judged_counts=counts if len(judged) == len(scores) else draw(judged),
+        independent=_labels(judged, "launches" if unit == "runs" and group.shared else unit),
+    )
 
 
 def _labels(scores: tuple[Score, ...], unit: Unit) -> npt.NDArray[np.str_]:
     """To which unit each run belongs, [N]."""
     return np.array([str(one.run.launch if unit == "launches" else one.run.path) for one in scores])
-
-
-def _independent(sample: _Sample) -> npt.NDArray[np.str_]:
-    """The same for what is independent: runs of a single launch that shared data are one result."""
-    together = sample.unit == "runs" and sample.group.shared
-    return _labels(sample.judged, "launches" if together else sample.unit)
 
 
 def _score(run: ComparedRun, metric: str, threshold: float | None, span: Range | None) -> Score:
@@ -139,98 +144,65 @@ def _result(sample: _Sample, first: _Sample | None, readings: list[Readings], rn
     shares = [run.foreign_fraction for run in runs if not math.isnan(run.foreign_fraction)]
     walls = [run.wall_seconds for run in runs if run.wall_seconds > 0]
     rates = [run.last_step / run.wall_seconds for run in runs if run.wall_seconds > 0]
-    windows = range(len(sample.scores[0].reached))
     return GroupResult(
         group=sample.group,
         unit=sample.unit,
         units=sample.units,
-        independent=len(set(_independent(sample))),
+        independent=len(set(sample.independent)),
         scores=sample.scores,
         over_steps=_band([over_steps(one) for one in readings], sample.judged_counts),
         over_seconds=_band([over_seconds(one) for one in readings], sample.judged_counts),
-        area=_middle(sample, _area),
-        final=_middle(sample, _final),
-        better_area=_better(sample, first, _area) if first else None,
-        better_final=_better(sample, first, _final) if first else None,
-        p_area=_chance(sample, first, _area, rng) if first else math.nan,
-        p_final=_chance(sample, first, _final, rng) if first else math.nan,
-        reached=tuple(_reached(sample, first, window) for window in windows),
+        area=_measure(sample, first, "area", rng),
+        final=_measure(sample, first, "final", rng),
+        reached=tuple(_reached(sample, first, window) for window in range(len(sample.scores[0].reached))),
         foreign_fraction=float(np.mean(shares)) if shares else math.nan,
         wall_seconds=float(np.median(walls)) if walls else math.nan,
         steps_per_second=float(np.median(rates)) if rates else math.nan,
     )
 
 
-def _area(score: Score) -> float:
-    return score.area
-
-
-def _final(score: Score) -> float:
-    return score.final
-
-
-def _values(scores: tuple[Score, ...], of: Callable[[Score], float]) -> Floats:
-    return np.array([of(score) for score in scores])
-
-
-def _band(curves: list[Curve], counts: Floats | None) -> Band:
+def _band(curves: list[Curve], counts: Floats) -> Band:
     span = common_range(curves)
     if span is None:
         return Band(*(np.empty(0) for _ in Band._fields))
     x = np.linspace(*span, GRID)
     values = np.stack([hold(curve, x) for curve in curves], axis=1)  # [G, N]
     middle = statistics.iqm(values, statistics.once(len(curves)))[0]
-    if counts is None:
-        unknown = np.full(GRID, math.nan)
-        return Band(x, middle, unknown, unknown)
     return Band(x, middle, *statistics.interval(statistics.iqm(values, counts)))
 
 
-def _middle(sample: _Sample, of: Callable[[Score], float]) -> Estimate:
-    values = _values(sample.judged, of)
-    if np.isnan(values).any():  # no steps that all runs cover
-        return Estimate(math.nan)
-    value = statistics.iqm(values[None], statistics.once(len(values)))[0, 0]
-    counts = sample.judged_counts
-    return statistics.estimate(value, None if counts is None else statistics.iqm(values[None], counts)[:, 0])
-
-
-def _better(sample: _Sample, first: _Sample, of: Callable[[Score], float]) -> Estimate:
-    x, y = _values(sample.judged, of), _values(first.judged, of)
-    if np.isnan(x).any() or np.isnan(y).any():
-        return Estimate(math.nan)
-    value = statistics.probability_of_improvement(x, y, statistics.once(len(x)), statistics.once(len(y)))[0]
-    if sample.judged_counts is None or first.judged_counts is None:
-        return Estimate(float(value))
-    counts = sample.judged_counts, first.judged_counts
-    return statistics.estimate(value, statistics.probability_of_improvement(x, y, *counts))
-
-
-def _chance(sample: _Sample, first: _Sample, of: Callable[[Score], float], rng: np.random.Generator) -> float:
-    x, y = _values(sample.judged, of), _values(first.judged, of)
-    if np.isnan(x).any() or np.isnan(y).any():
-        return math.nan
-    return statistics.permutation_p(x, y, _independent(sample), _independent(first), rng)
+def _measure(sample: _Sample, first: _Sample | None, name: str, rng: np.random.Generator) -> Measure:
+    x, y = (np.array([getattr(score, name) for score in one.judged]) for one in (sample, first or sample))
+    if np.isnan(x).any() or np.isnan(y).any():  # no steps that all runs cover
+        return Measure(Estimate(math.nan), Estimate(math.nan) if first else None, math.nan)
+    iqm = estimate(lambda counts: statistics.iqm(x[None], counts)[:, 0], sample.judged_counts)
+    if first is None:
+        return Measure(iqm, None, math.nan)
+    improvement = partial(statistics.probability_of_improvement, x, y)
+    better = estimate(improvement, sample.judged_counts, first.judged_counts)
+    return Measure(iqm, better, statistics.permutation_p(x, y, sample.independent, first.independent, rng))
 
 
 def _reached(sample: _Sample, first: _Sample | None, index: int) -> Reached:
     runs = sum(math.isfinite(score.reached[index][0]) for score in sample.scores)
-    medians = [statistics.estimate(*_medians(sample, index, unit)) for unit in (_STEPS, _SECONDS)]
+    times = [_times(sample, index, unit) for unit in (_STEPS, _SECONDS)]
+    medians = [estimate(partial(statistics.median, one), sample.counts) for one in times]
     ratios = [first and _ratio(sample, first, index, unit) for unit in (_STEPS, _SECONDS)]
     return Reached(WINDOWS[index], runs, medians[0], medians[1], ratios[0], ratios[1])
 
 
-def _medians(sample: _Sample, index: int, unit: int) -> tuple[float, Floats | None]:
-    values = np.array([score.reached[index][unit] for score in sample.scores])
-    value = float(statistics.median(values, statistics.once(len(values)))[0])
-    return value, None if sample.counts is None else statistics.median(values, sample.counts)
+def _times(sample: _Sample, index: int, unit: int) -> Floats:
+    return np.array([score.reached[index][unit] for score in sample.scores])
 
 
 def _ratio(sample: _Sample, first: _Sample, index: int, unit: int) -> Estimate:
-    (value, drawn), (base, base_drawn) = _medians(sample, index, unit), _medians(first, index, unit)
+    x, y = _times(sample, index, unit), _times(first, index, unit)
+    value, base = (float(statistics.median(one, statistics.once(len(one)))[0]) for one in (x, y))
     if not (math.isfinite(value) and math.isfinite(base) and base > 0):
         return Estimate(math.nan)
-    found = statistics.estimate(
-        value / base, None if drawn is None or base_drawn is None else statistics.ratio(drawn, base_drawn)
-    )
+
+    def ratio(counts_x: Floats, counts_y: Floats) -> Floats:
+        return statistics.ratio(statistics.median(x, counts_x), statistics.median(y, counts_y))
+
+    found = estimate(ratio, sample.counts, first.counts)
     return found._replace(low=max(found.low, 0.0))  # where neither resample got there, anything from 0 on is possible

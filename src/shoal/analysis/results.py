@@ -1,4 +1,4 @@
-"""What a comparison consists of."""
+"""The numbers of a comparison."""
 
 from __future__ import annotations
 
@@ -38,16 +38,27 @@ class Score(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """When a group's runs reached the threshold; infinite medians mean that half of them or more never did."""
+    """When a group's runs reached the threshold. The median is infinite if half of them or more never did."""
 
     window: int
     runs: int
-    """That did."""
+    """How many did."""
     steps: Estimate
     seconds: Estimate
     steps_ratio: Estimate | None
     """To the first group; None for that one."""
     seconds_ratio: Estimate | None
+
+
+class Measure(NamedTuple):
+    """One number of a group against the first group."""
+
+    iqm: Estimate
+    """Over its runs."""
+    better: Estimate | None
+    """Probability of improvement over the first group; None for that one."""
+    p: float
+    """How often chance alone would do as much; NaN for the first group."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +68,11 @@ class GroupResult:
     Attributes:
         unit: what was drawn for its intervals.
         units: how many of these there are.
-        independent: results that know nothing of each other; runs of a single launch that shared data are one.
+        independent: number of independent results; runs of a single launch that shared data are one.
         over_steps, over_seconds: its curves.
-        area, final: IQM over its runs.
-        better_area, better_final: probability of improvement over the first group; None for that one.
-        p_area, p_final: how often chance alone would do as much; NaN for the first group.
+        area, final: mean return over all common steps, and over the last of them.
         reached: one for each of `WINDOWS`; empty without a threshold.
-        foreign_fraction: mean over its runs that say so.
+        foreign_fraction: mean over its runs that report it.
         wall_seconds, steps_per_second: medians over its runs.
     """
 
@@ -74,12 +83,8 @@ class GroupResult:
     scores: tuple[Score, ...]
     over_steps: Band
     over_seconds: Band
-    area: Estimate
-    final: Estimate
-    better_area: Estimate | None
-    better_final: Estimate | None
-    p_area: float
-    p_final: float
+    area: Measure
+    final: Measure
     reached: tuple[Reached, ...]
     foreign_fraction: float
     wall_seconds: float
@@ -88,7 +93,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that was computed.
+    """All results.
 
     Attributes:
         metric: its name in metrics.jsonl.

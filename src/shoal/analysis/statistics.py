@@ -5,13 +5,14 @@ After "Deep Reinforcement Learning at the Edge of the Statistical Precipice", ht
 A bootstrap resample is a row of counts, how often each run was drawn, not a list of runs. So launches of different
 sizes need no special case, and all resamples are computed at once.
 
-Shapes: B resamples, N runs, M runs of another group, G grid points.
+Shapes: B resamples (0 where there is nothing to draw from), N runs, M runs of another group, G grid points.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ def resample_counts(units: npt.NDArray[Any], resamples: int, rng: np.random.Gene
     Args:
         units: [N], to which unit each run belongs, as any label.
         resamples: B.
-        rng: where chance comes from.
+        rng: draws them.
 
     Returns:
         [B, N]: how often each run is in each resample.
@@ -71,7 +72,7 @@ def iqm(values: Floats, counts: Floats) -> Floats:
     """
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
-    points = max(1, _CHUNK // counts.size)
+    points = max(1, _CHUNK // max(1, counts.size))
     result = np.empty((len(counts), len(values)))
     total = counts.sum(axis=1)[:, None, None]
     for start in range(0, len(values), points):
@@ -152,23 +153,32 @@ def ratio(x: Floats, y: Floats) -> Floats:
 
 
 def interval(samples: Floats) -> tuple[Floats, Floats]:
-    """The percentile interval over the first axis.
+    """The percentile interval over the first axis; NaN without any sample.
 
-    No interpolation, so infinities do no harm. What is NaN could have been anything: it counts as low at the low end
-    and as high at the high one.
+    No interpolation, so infinities do no harm. A NaN could have been anything: it counts as low at the low end and as
+    high at the high end.
     """
+    if not len(samples):
+        none = np.full(samples.shape[1:], math.nan)
+        return none, none
     unknown, tail = np.isnan(samples), (1 - LEVEL) / 2
     low = np.quantile(np.where(unknown, -np.inf, samples), tail, axis=0, method="lower")
     high = np.quantile(np.where(unknown, np.inf, samples), 1 - tail, axis=0, method="higher")
     return low, high
 
 
-def estimate(value: float, samples: Floats | None) -> Estimate:
-    """A number with the interval of its resamples, [B]; with none where there are none."""
-    if samples is None:
-        return Estimate(float(value))
-    low, high = interval(samples)
-    return Estimate(float(value), float(low), float(high))
+def estimate(statistic: Callable[..., Floats], *counts: Floats) -> Estimate:
+    """A statistic of the runs of one or more groups, with the interval of its resamples.
+
+    Args:
+        statistic: takes counts, [B, N] for each group, and returns [B].
+        counts: the resamples of each group.
+    """
+    value = float(statistic(*(once(one.shape[1]) for one in counts))[0])
+    if not all(len(one) for one in counts):
+        return Estimate(value)
+    low, high = interval(statistic(*counts))
+    return Estimate(value, float(low), float(high))
 
 
 def smallest_p(n: int, m: int) -> float:
