@@ -1,4 +1,4 @@
-"""Shoal from Python: train, load, look at what came out, use it.
+"""Shoal from Python: train, load, look at the results, use the policy.
 
 run = shoal.train("CartPole-v1", algo="apex-dqn", actors=2, stop_return=475)
 print(run.summary.status, run.evaluate(episodes=100).mean)
@@ -40,6 +40,14 @@ from shoal.sharing import connect_registry
 
 __all__ = ["Evaluation", "Run", "load", "resume", "train"]
 
+_OPTIONS = {
+    "steps": "stop.steps",
+    "seconds": "stop.seconds",
+    "stop_return": "stop.mean_return",
+    "device": "learner.device",
+}
+"""Arguments of `train` and `resume`, and options of the command line, that have another name than their setting."""
+
 
 def train(
     env_or_scenario: str | Path,
@@ -58,14 +66,14 @@ def train(
     trust: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Trains to the end and returns the run. What is None keeps the scenario's value, or the default.
+    """Trains to the end and returns the run. None keeps the scenario's value, or the default.
 
     Args:
         env_or_scenario: a Gymnasium id (`"CartPole-v1"`, `"my_package:MyEnv-v0"`), or a scenario's path or name.
         algo: the algorithm; apex-dqn unless the scenario says otherwise.
         actors: actor processes.
-        steps, seconds, stop_return: when to end: at whichever comes first. With none of them, and none in a scenario,
-            at the return where the environment counts as solved, and after a million steps at the latest.
+        steps, seconds, stop_return: when to end: whichever comes first. With none of them, and none in a scenario, at
+            the return where the environment counts as solved, and after a million steps at the latest.
         seed: of everything random.
         runtime: ray (a process per role) or inline (this process, reproducible).
         device: of the learner: auto, cpu, cuda, cuda:1, …
@@ -76,20 +84,11 @@ def train(
         settings: anything else, by dotted name: `{"learner.batch_size": 256}`.
 
     Raises:
-        ConfigError: something asked for cannot be used; nothing was started.
+        ConfigError: a value cannot be used; nothing was started.
         ShoalError: the run failed; its folder says more.
     """
-    named = {
-        "algo": algo,
-        "actors": actors,
-        "stop.steps": steps,
-        "stop.seconds": seconds,
-        "stop.mean_return": stop_return,
-        "seed": seed,
-        "runtime": runtime,
-        "learner.device": device,
-    }
-    given = {name: value for name, value in named.items() if value is not None}
+    given = named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device)
+    given |= named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
     loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
     for note in left_out(str(env_or_scenario), loaded):
         warnings.warn(note, stacklevel=2)
@@ -109,9 +108,8 @@ def resume(
     trust: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Goes on with a run that was interrupted or failed, or that has a new end. Arguments as in `train`."""
-    named = {"stop.steps": steps, "stop.seconds": seconds, "stop.mean_return": stop_return}
-    given = {name: value for name, value in named.items() if value is not None}
+    """Continues a run that was interrupted or failed, or that gets a later end. Arguments as in `train`."""
+    given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
     path = run.path if isinstance(run, Run) else Path(run)
     trust = trust or (isinstance(run, Run) and run.trusted)
     ready, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
@@ -120,7 +118,7 @@ def resume(
 
 
 def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = False) -> Run:
-    """Opens a run. Nothing it names is imported before its environment or its policy is used.
+    """Opens a run. The modules it names are imported when its environment or its policy is first used.
 
     Args:
         run: its folder, such as `runs/latest`.
@@ -132,11 +130,16 @@ def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = Fals
     return Run(Path(run), checkpoint, trust=trust)
 
 
+def named_settings(**options: Any) -> dict[str, Any]:
+    """The options that were given (not None), under the names of the settings they stand for."""
+    return {_OPTIONS.get(name, name): value for name, value in options.items() if value is not None}
+
+
 def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
-    """Checks that a run can be made, and makes its folder with `config.yaml`: nothing is left of what is refused."""
+    """Checks that a run can start, and creates its folder with `config.yaml`. A refused run leaves no folder."""
     spec = check_environment(settings)
     if settings.share.registry is not None:
-        connect_registry(settings.share.registry)  # refuses a folder that is none
+        connect_registry(settings.share.registry)  # raises if it is no registry
     settings = with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     try:
@@ -149,19 +152,20 @@ def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSett
 
 
 def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tuple[RunSettings, RunFolder]:
-    """Checks that a run can go on with these changes, and writes them to its `config.yaml`.
-
-    From then on it is the user's own: whoever trusts a run once is not asked again.
+    """Checks that a run can continue with these changes, and writes them to its `config.yaml`, signed by the user:
+    a run that was trusted once needs no trust again.
     """
     folder = RunFolder.open(path)
     before = load_config(folder.path)
     settings = change_for_resume(before, overrides)
     if not trust:
         require_trust(folder.path, before, settings, overrides)
-    with folder.lock():  # refuses a run that is still alive
-        summary = _readable_summary(folder)  # of a run whose driver was killed there is none
+    with folder.lock():  # raises if the run is alive
+        summary = None  # none when its driver was killed; a damaged one is set aside later
+        with contextlib.suppress(ConfigError):
+            summary = read_summary(folder.summary_json)
         made = known_counts(folder).steps if summary is None else summary.env_steps
-        _require_way_to_go(before, settings, summary, made)
+        _require_later_end(before, settings, summary, made)
         check_environment(settings)
         if settings != before:
             write_config(folder.path, settings)
@@ -175,14 +179,7 @@ def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:
     return WandbSettings(name=folder.path.name, run_id=folder.path.name, config=settings.model_dump(mode="json"))
 
 
-def _readable_summary(folder: RunFolder) -> Summary | None:
-    """A damaged one says nothing: the run sets it aside when it goes on."""
-    with contextlib.suppress(ConfigError):
-        return read_summary(folder.summary_json)
-    return None
-
-
-def _require_way_to_go(before: RunSettings, settings: RunSettings, summary: Summary | None, made: int) -> None:
+def _require_later_end(before: RunSettings, settings: RunSettings, summary: Summary | None, made: int) -> None:
     """Refuses to resume a run that would end at once."""
     stop = settings.stop
     if stop.steps is not None and made >= stop.steps:

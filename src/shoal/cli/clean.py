@@ -1,4 +1,4 @@
-"""`shoal clean`: frees what the replays of ended runs still hold. What a live run owns is never touched."""
+"""`shoal clean`: frees the memory and disk space of replays whose runs have ended. Live runs are never touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from shoal.cli.output import relative
 from shoal.errors import RunInUse, ShoalError
-from shoal.files import is_own_folder, read_file, read_object
+from shoal.files import is_own_folder, read_object
 
 State = Literal["live", "resumable", "kept", "gone", "dead"]
 
@@ -26,7 +26,6 @@ _MEANING: dict[State, str] = {
     "gone": "its run's folder is gone or was moved",
     "dead": "nobody needs it",
 }
-_LARGEST_CONFIG = 2**24  # bytes
 _NEW_SECONDS = 60.0
 """A replay younger than this may belong to a run that has not yet signed it."""
 
@@ -93,8 +92,8 @@ def find_held(runs: Path) -> Iterator[LeftReplay]:
 
 
 def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
-    """Replays that runs point at, and these runs. Only folders that the run has signed: a wrong pointer must not cost
-    anybody's files. And replays inside a run's folder: a copied run has one that it does not point at.
+    """Replays that runs point to, with these runs. Only folders that the run has signed: a wrong pointer must not
+    delete other files. Also replays inside a run's folder: a copied run has one that it does not point to.
     """
     from shoal.runtime.replay_folder import ON_DISK, own_replay
     from shoal.runtime.run_folder import RunFolder
@@ -109,22 +108,19 @@ def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _held(path: Path, run: Path | None) -> LeftReplay:
-    """Args:
-    path: a replay, or a registry.
-    run: the run that uses it, where that is known better than its owner.json says: it may have been moved.
-    """
+    """Looks at a replay or a registry. `run`, if given, is the run that uses it: its owner.json may be out of date."""
     from shoal.replay.storage import folder_bytes
     from shoal.runtime.replay_folder import owner_of
 
     run, nbytes = run or owner_of(path), 0
-    with contextlib.suppress(OSError):  # its run may be removing it just now
+    with contextlib.suppress(OSError):  # its run may be removing it
         nbytes = folder_bytes(path)
     state = _registry_state(path) if (path / "registry.json").is_file() else _state(path, run)
     return LeftReplay(path, run, state, nbytes)
 
 
 def _registry_state(path: Path) -> State:
-    """A registry of runs that share lives as long as one of them does, or the process that made it."""
+    """A registry is live as long as one of its runs, or the process that made it."""
     from shoal.sharing import connect_registry
 
     with contextlib.suppress(ShoalError, OSError):
@@ -148,19 +144,12 @@ def _state(path: Path, run: Path | None) -> State:
         return "gone"
     folder = RunFolder(run)
     own = own_replay(folder) if path.is_relative_to(run) else None
-    if own is not None and own.resolve() != path.resolve():  # a copy brought it along, and has made another one since
+    if own is not None and own.resolve() != path.resolve():  # copied with its run, which has made another one since
         return "dead"
     if read_object(folder.summary_json).get("status") not in ("solved", "finished"):  # damaged: it can be resumed
         return "resumable"
-    return "kept" if _is_kept(folder.config_yaml) else "dead"
-
-
-def _is_kept(config: Path) -> bool:
-    import yaml
-
-    with contextlib.suppress(OSError, ValueError, ShoalError, yaml.YAMLError, KeyError, TypeError, RecursionError):
-        return bool(yaml.safe_load(read_file(config, _LARGEST_CONFIG))["replay"]["keep"])
-    return False
+    replay = read_object(folder.config_yaml).get("replay")
+    return "kept" if isinstance(replay, dict) and replay.get("keep") else "dead"
 
 
 def _agreed(wanted: list[LeftReplay], everything: bool, yes: bool) -> bool:
@@ -173,7 +162,7 @@ def _agreed(wanted: list[LeftReplay], everything: bool, yes: bool) -> bool:
 
 
 def _removed(held: LeftReplay) -> bool:
-    """Removes a replay while holding its lock, so that no run takes it up meanwhile. Nothing is written elsewhere."""
+    """Removes a replay while holding its lock, so that no run starts to use it. Writes nothing elsewhere."""
     from shoal.runtime.run_folder import RunFolder
 
     try:

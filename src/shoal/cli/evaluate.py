@@ -1,11 +1,10 @@
-"""`shoal eval`: how good the weights of a run are, in numbers, in a window and in a video."""
+"""`shoal eval`: plays episodes with the weights of a run, and shows numbers, a window or a video."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,36 +53,33 @@ def evaluate(
     loaded = load(run, checkpoint=checkpoint, trust=trust)  # type: ignore[arg-type]
     for damaged in loaded.skipped:
         typer.echo(f"{damaged}: {loaded.checkpoint.name} is used instead", err=True)
+    first_seed = loaded.settings.seed if seed is None else seed
     if render:
-        _print(loaded, _show(loaded, episodes, seed))
+        _print(loaded, _show(loaded, episodes, first_seed))
         return
-    recording = _Recording(loaded, seed) if video else None  # before the episodes: it may turn out to be impossible
+    env = _make_video_env(loaded) if video else None  # before the episodes: it may turn out to be impossible
     _print(loaded, loaded.evaluate(episodes, seed=seed))
-    if recording is not None:
-        file, total, length = recording.play()
-        typer.echo(f"\nVideo (return {total:.1f}, {length} steps): {relative(file)}")
+    if env is not None:
+        _record(loaded, env, first_seed)
 
 
 def _print(run: Run, evaluation: Evaluation) -> None:
+    import numpy as np
+
     from shoal.loops.evaluator import bound_note
 
     what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>12}{'std':>12}{'min':>12}{'max':>12}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
-        typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in _four(values)))
+        numbers = np.mean(values), np.std(values), np.min(values), np.max(values)
+        typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in numbers))
     if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):
         typer.echo(f"\n{note}")
 
 
-def _four(values: Any) -> tuple[float, float, float, float]:
-    import numpy as np
-
-    return float(np.mean(values)), float(np.std(values)), float(np.min(values)), float(np.max(values))
-
-
 def require_display(environment: Mapping[str, str], platform: str) -> None:
-    """Refuses to open a window where there is nothing to open it on.
+    """Raises ConfigError where there is no display for a window.
 
     Args:
         environment: the environment variables. With SDL_VIDEODRIVER the user has said where windows go.
@@ -97,8 +93,8 @@ def require_display(environment: Mapping[str, str], platform: str) -> None:
         )
 
 
-def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
-    """Plays episodes in a window, one after the other, with a line for each."""
+def _show(run: Run, episodes: int, seed: int) -> Evaluation:
+    """Plays episodes in a window, one after the other, and prints a line for each."""
     from shoal.api import Evaluation
     from shoal.envs import make_render_env
 
@@ -110,11 +106,10 @@ def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
         env.close()
         raise ConfigError("No window could be opened: the display does not answer. Use --video to record an episode.")
     policy = run.make_policy()
-    next_seed = run.settings.seed if seed is None else seed
     returns, lengths = [], []
     try:
         for number in range(1, episodes + 1):
-            total, length = _play(env, policy, next_seed if number == 1 else None)
+            total, length = _play(env, policy, seed if number == 1 else None)
             typer.echo(f"episode {number}: return {total:.1f}, {length} steps")
             returns.append(total)
             lengths.append(length)
@@ -125,7 +120,7 @@ def _show(run: Run, episodes: int, seed: int | None) -> Evaluation:
 
 
 def _nobody_sees() -> bool:
-    """Whether SDL, which finds no display, draws into memory instead without having been told to."""
+    """Whether SDL found no display and draws into memory instead, although nobody asked for that."""
     pygame = sys.modules.get("pygame")
     if pygame is None or os.environ.get("SDL_VIDEODRIVER") or not pygame.display.get_init():
         return False
@@ -145,45 +140,39 @@ def _play(env: Any, policy: Policy, seed: int | None) -> tuple[float, int]:
     return total, length
 
 
-class _Recording:
-    """One episode as a video file."""
+def _make_video_env(run: Run) -> Any:
+    """Raises ConfigError when the environment cannot be rendered or no video can be written."""
+    import importlib.util
 
-    def __init__(self, run: Run, seed: int | None) -> None:
-        """Makes the environment; raises ConfigError when it cannot be shown or no video can be written."""
-        import importlib.util
+    from shoal.envs import make_render_env
 
-        from shoal.envs import make_render_env
+    if importlib.util.find_spec("moviepy") is None:
+        raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
+    return make_render_env(run.env_settings)
 
-        if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError("A video needs the package 'moviepy': run `pip install moviepy`, or leave out --video.")
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures, not windows
-        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-            os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
-        self._env = make_render_env(run.env_settings)
-        self._run, self._seed = run, run.settings.seed if seed is None else seed
 
-    def play(self) -> tuple[Path, float, int]:
-        """Returns the file, and the return and length of the episode in it."""
-        import warnings
+def _record(run: Run, env: Any, seed: int) -> None:
+    """Plays one episode, writes it into a video file, and prints where."""
+    import warnings
 
-        from gymnasium.wrappers import RecordVideo
+    from gymnasium.wrappers import RecordVideo
 
-        from shoal.files import refuse_link
+    from shoal.files import refuse_link
 
-        folder = self._run.folder.videos
-        refuse_link(folder)
-        folder.mkdir(exist_ok=True)
-        name = f"{self._run.checkpoint.stem}_seed{self._seed}"
-        file = folder / f"{name}-episode-0.mp4"
-        file.unlink(missing_ok=True)  # it may be a link, and the recorder would write through it
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the folder holds other videos
-            env = RecordVideo(
-                self._env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True
-            )
-        policy = self._run.make_policy()
-        try:
-            total, length = _play(env, policy, self._seed)
-        finally:
-            env.close()  # type: ignore[no-untyped-call]  # writes the file
-        return file, total, length
+    folder = run.folder.videos
+    refuse_link(folder)
+    folder.mkdir(exist_ok=True)
+    name = f"{run.checkpoint.stem}_seed{seed}"
+    file = folder / f"{name}-episode-0.mp4"
+    file.unlink(missing_ok=True)  # it may be a link, and the recorder would write through it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the folder holds other videos
+        env = RecordVideo(env, str(folder), episode_trigger=lambda _: True, name_prefix=name, disable_logger=True)
+    try:
+        total, length = _play(env, run.make_policy(), seed)
+    finally:
+        env.close()  # writes the file
+    typer.echo(f"\nVideo (return {total:.1f}, {length} steps): {relative(file)}")

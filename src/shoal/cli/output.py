@@ -23,27 +23,20 @@ RunPath = Annotated[
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Obey what a run folder from somebody else names: modules to import, addresses, folders."
+        "--trust", help="Use what a run folder from somebody else names: modules to import, addresses, folders."
     ),
 ]
 
-_HEADLINES = {
-    "solved": "Solved",
-    "finished": "Finished",
-    "interrupted": "Interrupted",
-    "failed": "Failed",
-}
-
 
 def relative(path: Path) -> str:
-    """A path as one would type it here."""
+    """A path inside the working folder relative to it; another path unchanged."""
     inside = os.path.relpath(path)
     return str(path) if inside.startswith("..") else inside
 
 
 @contextmanager
 def nothing_begun() -> Iterator[None]:
-    """Ctrl-C while everything is still being loaded and checked: there is nothing to end in order."""
+    """Handles Ctrl-C while modules are loaded and settings are checked, before there is a run to stop."""
     try:
         yield
     except KeyboardInterrupt:
@@ -52,7 +45,7 @@ def nothing_begun() -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """`59.9 s`, `2 min 05 s` or `3 h 20 min`."""
     if seconds < 120:
         return f"{seconds:.1f} s"
     hours, minutes = int(seconds // 3600), int(seconds % 3600 // 60)
@@ -60,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:
-    """The end of a training run, and what to try next."""
+    """Prints the result of a training run, and commands to try next."""
     judged = f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}"
     goal = f" (goal {settings.stop.mean_return:g})" if settings.stop.mean_return is not None else ""
     rate = f" at {summary.steps_per_second:,.0f} a second" if math.isfinite(summary.steps_per_second) else ""
@@ -71,7 +64,7 @@ def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) ->
         "time": duration(summary.wall_seconds),
         "run": relative(folder.path),
     }
-    typer.echo(f"\n{_HEADLINES[summary.status]}: {settings.algo} on {settings.env.id}")
+    typer.echo(f"\n{summary.status.capitalize()}: {settings.algo} on {settings.env.id}")
     for name, text in rows.items():
         typer.echo(f"  {name:<11} {text}")
     if summary.error:

@@ -65,11 +65,11 @@ def train(
     """Train an agent.
 
     Values come in layers, later ones win: defaults, the algorithm's defaults, the scenario, the command line. Every
-    setting can be given as KEY=VALUE; the last part of its name is enough when no other setting is called so.
+    setting can be given as KEY=VALUE; the last part of its name is enough when it is unique.
 
     A run ends at --steps, --seconds or --stop-return, whichever comes first. With none of them, here or in the
     scenario, it ends at the return where the environment counts as solved, and after 1,000,000 steps at the latest.
-    Ctrl-C stops it cleanly, and `shoal resume` goes on.
+    Ctrl-C stops it cleanly, and `shoal resume` continues it.
 
     \b
     Examples:
@@ -80,31 +80,20 @@ def train(
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
       shoal train pong_apex_dqn --address auto --actors 8         on this node of a Ray cluster
     """
-    overrides = [*(settings or [])]
+    words = [*(settings or [])]
     if target is not None and "=" in target:
-        overrides.insert(0, target)
+        words.insert(0, target)
         target = None
-    overrides += _given(
-        {
-            "algo": algo,
-            "actors": actors,
-            "stop.steps": steps,
-            "stop.seconds": seconds,
-            "stop.mean_return": stop_return,
-            "seed": seed,
-            "runtime": runtime,
-            "address": address,
-            "learner.device": device,
-        }
-    )
-    target = target or _named_in(overrides)
+    target = target or _named_in(words)
     if target is None:
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
     with nothing_begun():
-        from shoal.api import begin
+        from shoal.api import begin, named_settings
         from shoal.config import left_out, load_target, scenarios_for
 
-        chosen = load_target(target, overrides, trust=trust)
+        words += _words(named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device))
+        words += _words(named_settings(steps=steps, seconds=seconds, stop_return=stop_return, address=address))
+        chosen = load_target(target, words, trust=trust)
         ready, folder = begin(chosen, out)
         if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
             typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
@@ -126,9 +115,9 @@ def resume(
     quiet: Quiet = False,
     trust: Trust = False,
 ) -> None:
-    """Go on with a run.
+    """Continue a run.
 
-    It starts from its last checkpoint, and with its replay where that still exists. When it ends, and how and where it
+    It starts from its last checkpoint, and with its replay if that still exists. When it ends, and how and where it
     works, may change (stop, evaluation, runtime, device, threads, ...); what its weights and its replay were made for
     may not (env, algorithm, actors, replay sizes).
 
@@ -138,31 +127,22 @@ def resume(
       shoal resume runs/latest --steps 2_000_000
       shoal resume runs/CartPole-v1_apex-dqn_20260131-154500 --runtime inline evaluation.episodes=50
     """
-    overrides = [*(settings or [])]
-    overrides += _given(
-        {
-            "stop.steps": steps,
-            "stop.seconds": seconds,
-            "stop.mean_return": stop_return,
-            "runtime": runtime,
-            "address": address,
-            "learner.device": device,
-        }
-    )
     with nothing_begun():
-        from shoal.api import begin_again
+        from shoal.api import begin_again, named_settings
 
-        ready, folder = begin_again(run, overrides, trust=trust)
+        given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
+        given |= named_settings(runtime=runtime, address=address, device=device)
+        ready, folder = begin_again(run, [*(settings or []), *_words(given)], trust=trust)
     _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
 
 
-def _given(options: dict[str, str | None]) -> list[str]:
-    return [f"{name}={value}" for name, value in options.items() if value is not None]
+def _words(settings: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in settings.items()]
 
 
-def _named_in(overrides: list[str]) -> str | None:
-    """The environment of `env=...` or `env.id=...`, for those who write it so."""
-    for text in overrides:
+def _named_in(words: list[str]) -> str | None:
+    """The environment, if it was given as `env=...` or `env.id=...`."""
+    for text in words:
         name, _, value = text.partition("=")
         if name.strip() in ("env", "env.id") and value.strip():
             return value.strip()
@@ -180,7 +160,7 @@ def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool,
         if folder.path.is_dir():
             typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
         raise
-    # The run has ended: a Ctrl-C now, or while the interpreter takes itself apart, must not make a failure of it.
+    # The run has ended: a Ctrl-C now, or while the interpreter shuts down, must not turn it into a failure.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if quiet:
         typer.echo(relative(folder.path))
