@@ -1,4 +1,4 @@
-"""A run's folder, as Python sees it: what came out, and the policy it learned."""
+"""A run as a Python object: its results, and the policy it learned."""
 
 from __future__ import annotations
 
@@ -39,22 +39,21 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
     def std(self) -> float:
-        """Standard deviation of the returns."""
+        """Standard deviation over the episodes."""
         return float(np.std(self.returns))
 
 
 class Run:
-    """A run's folder: what was asked, what came out, and the policy it learned.
+    """A run: its settings, its results, and the policy it learned.
 
     Attributes:
         path: its folder.
-        settings: what it was made with.
-        trusted: whether what its folder names may be imported, whoever made it.
+        settings: its settings.
+        trusted: whether modules that its folder names may be imported, even if somebody else made the folder.
     """
 
     def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
@@ -63,14 +62,14 @@ class Run:
         Args:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
-            trust: import what the folder names, whoever made it.
+            trust: import what the folder names, even if somebody else made it.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
         self.settings = load_config(self.path)
         self.trusted = trust
         self._which = checkpoint
-        self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # one that is greedy, one that explores
+        self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -79,35 +78,35 @@ class Run:
 
     @property
     def summary(self) -> Summary | None:
-        """What came out of it; None while it runs for the first time, or when it was killed."""
+        """Its result; None while it runs for the first time, or when it was killed."""
         return read_summary(self.folder.summary_json)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line of its metrics, oldest first."""
+        """All lines of its metrics, oldest first."""
         return read_metrics(self.folder.metrics_jsonl)
 
     def predict(
         self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, Any]:
-        """Chooses actions as `evaluate` does, in a loop of one's own. The signature is Stable-Baselines3's.
+        """Chooses actions as `evaluate` does, for your own loop. The signature is Stable-Baselines3's.
 
             action, state = run.predict(obs, state, episode_start)
 
         Args:
-            obs: one observation as the environment gives it (Dict, Tuple, Discrete and others are flattened here), or a
-                batch as a Gymnasium vector environment gives it, with the batch first. Of Atari games the stack of the
-                newest frames, as `make_env` gives it.
-            state: what the call before returned; None at the start. Only a network with an LSTM has a state.
-            episode_start: one truth for all, or one per observation: whether an episode begins with it, so that the
-                state is forgotten. None: only where `state` is None.
-            deterministic: the best action known; False explores as the run's actors did.
+            obs: one observation as the environment returns it (Dict, Tuple, Discrete and others are flattened here), or
+                a batch as a Gymnasium vector environment returns it, with the batch first. For Atari games the stack of
+                the newest frames, as `make_env` returns it.
+            state: what the previous call returned; None at the start. Only a network with an LSTM has a state.
+            episode_start: whether an episode begins with this observation, so that the state is reset; one bool for
+                all, or one per observation. None: True if `state` is None.
+            deterministic: the greedy action; False explores as the run's actors did.
 
         Returns:
             One action for one observation, a batch for a batch, as the environment's `step` takes it; and the state for
-            the next call: arrays [N, size]. Without an LSTM, `state` as it was given.
+            the next call: arrays [N, size]. Without an LSTM, `state` is returned unchanged.
 
         Raises:
-            ConfigError: the observation, the state or `episode_start` has another shape or type than this run's.
+            ConfigError: the observation, the state or `episode_start` has the wrong shape or type.
         """
         batch, single = self._observations(obs)
         number = len(batch)
@@ -124,12 +123,12 @@ class Run:
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """One environment as `evaluate` plays it, with the run's arguments and a time limit, for a loop with `predict`.
 
-        It is as Gymnasium makes it. An Atari game observes the stack of preprocessed frames that the policy takes.
+        It is Gymnasium's own. An Atari game observes the stack of preprocessed frames that the policy takes.
         """
         return make_plain_env(self.env_settings)
 
     def evaluate(self, episodes: int = 100, *, seed: int | None = None) -> Evaluation:
-        """Plays greedy episodes of the true task: no reward is clipped, no lost life ends an episode.
+        """Plays greedy episodes of the true task: rewards are not clipped, and a lost life does not end an episode.
 
         Args:
             episodes: how many.
@@ -148,7 +147,7 @@ class Run:
         return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name)
 
     def make_policy(self, lanes: int = 1) -> Policy:
-        """A policy with the run's weights, for so many environments at once."""
+        """A policy with the run's weights, for `lanes` environments at once."""
         seat = PolicyContext(lanes=lanes, seed=self.settings.seed)
         policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, seat)
         load_module(policy.module, self._weights.tensors, "policy.")
@@ -167,7 +166,7 @@ class Run:
 
     @cached_property
     def spec(self) -> EnvSpec:
-        """What its environment looks like."""
+        """Its environment's spaces and limits."""
         return describe_env(self.env_settings)
 
     @property
@@ -178,7 +177,7 @@ class Run:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """A line for each checkpoint that would have been used before this one but is damaged."""
+        """A sentence for each damaged checkpoint that was skipped in favour of this one."""
         return self._weights.skipped
 
     @cached_property
@@ -217,7 +216,7 @@ def _starts(given: Any, number: int) -> npt.NDArray[np.bool_]:
 
 
 def _carried(state: Any, initial: Any) -> Any:
-    """A caller's state as the policy takes it; what the policy starts with if there is none."""
+    """The caller's state as the policy takes it; the policy's initial state if there is none."""
     if state is None or not initial:
         return initial
     expected = [tuple(part.shape) for part in initial]

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: a live view on a terminal, plain lines anywhere else.
+"""The progress of a run: a live view on a terminal, plain lines anywhere else.
 
 with Progress("CartPole-v1 · apex-dqn") as progress:
     progress.update(Snapshot(env_steps=12_000, target_steps=100_000, elapsed=3.2, steps_per_second=4100.0))
@@ -11,7 +11,6 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console, Group
@@ -22,12 +21,12 @@ _REFRESH_S = 0.25
 _BAR_CELLS = 24
 _UNKNOWN = "-"
 _NUMBER = re.compile(r"-?0x[0-9a-fA-F]+|(?<![:\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-"""Not the number of a line in a file, which follows a colon."""
+"""Except the line number in `file.py:12`, which follows a colon."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a run. None or NaN: not known (yet), shown as a dash or left out."""
+    """The state of a run at one moment. None or NaN: unknown, shown as a dash or left out."""
 
     env_steps: int
     elapsed: float
@@ -38,7 +37,7 @@ class Snapshot:
     train_return: float | None = None
     eval_return: float | None = None
     evaluations: int = 0
-    """How many there were. Plain output gives each a line: it looks for a change here or of `eval_return`."""
+    """How many there were. Plain output has a line for each: for each change of this or of `eval_return`."""
     eval_steps: int | None = None
     """Environment steps when the weights of the last one were taken."""
     stop_return: float | None = None
@@ -49,15 +48,15 @@ class Snapshot:
     restarts: int = 0
     bottleneck: str = ""
     note: str = ""
-    """What it is doing just now, if that is not plain training: "filling the replay", "saving"."""
+    """What it is doing, unless that is plain training: "filling the replay", "saving"."""
 
 
 class Progress:
-    """Shows snapshots. Cheap to call often: a view at most four times a second, a line every `interval` seconds.
+    """Shows snapshots: a view at most four times a second, or a line every `interval` seconds. Use it as a context.
 
     Args:
         title: first line of the live view.
-        quiet: nothing is shown, notes neither.
+        quiet: show nothing, not even notes.
         interval: seconds between plain lines.
         console: where to; standard output when None.
     """
@@ -76,20 +75,21 @@ class Progress:
         self._open = False
         self._recurring: dict[str, tuple[int, str]] = {}
 
-    def start(self) -> None:
-        """Takes the terminal; `with` does it too."""
+    def __enter__(self) -> Progress:
         self._open = True
-        if self._quiet or self._live is not None:
-            return
         console = self._console
         able = console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only
-        # FORCE_COLOR makes rich call any file a terminal, so the file itself is asked as well.
-        if able and console.file.isatty():
+        # With FORCE_COLOR, rich takes any file for a terminal: ask the file itself too.
+        if not self._quiet and able and console.file.isatty():
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def update(self, status: Snapshot) -> None:
-        """Takes the newest numbers, and shows them when it is time to."""
+        """Takes the newest numbers. Cheap: it shows them only when it is time to."""
         if self._quiet or not self._open:
             return
         previous, self._last = self._last, status
@@ -97,7 +97,7 @@ class Progress:
         if self._live is None and _evaluated(previous, status):
             result = f"{_number(status.eval_return)}{_goal(status)}"
             steps = status.env_steps if status.eval_steps is None else status.eval_steps
-            self._line(f"{_count(steps)} steps | evaluation: return {result}")
+            self._line(f"{steps:,} steps | evaluation: return {result}")
         if now < self._next:
             return
         if self._live is None:
@@ -109,12 +109,12 @@ class Progress:
             self._next = now + _REFRESH_S
 
     def note(self, text: str) -> None:
-        """Prints a line that stays: a restart, a warning, where the results are."""
+        """Prints a line that stays: a restart, a warning, the folder of the results."""
         self._line(text)
 
     def recurring_note(self, text: str) -> None:
-        """Prints a line once and from then on counts it: at 10, 100, … times, and at the end. Lines that differ in
-        numbers and addresses only, other than those of lines in a file, are the same.
+        """Prints a line once, and its count at 10, 100, … times and at the end. Lines are the same if they differ only
+        in numbers and addresses; line numbers in a file do count.
         """
         kind = _NUMBER.sub("#", text)
         count = self._recurring.get(kind, (0, ""))[0] + 1
@@ -125,7 +125,7 @@ class Progress:
             self._line(_again(count, text))
 
     def stop(self) -> None:
-        """Shows the last status and gives the terminal back; safe to call twice."""
+        """Shows the last snapshot and frees the terminal; may be called twice."""
         if not self._open:
             return
         self._open = False
@@ -143,17 +143,10 @@ class Progress:
         elif self._last is not None and self._last is not self._printed:
             self._line(plain_line(self._last))
 
-    def __enter__(self) -> Progress:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _line(self, text: str) -> None:
         if self._quiet:
             return
-        encoding = self._console.encoding  # a path or name that the terminal cannot show must not end a run
+        encoding = self._console.encoding  # a name that the terminal cannot show must not end a run
         try:
             self._console.print(Text(text.encode(encoding, "replace").decode(encoding)), soft_wrap=True)
         except OSError:
@@ -171,17 +164,20 @@ def _again(count: int, text: str) -> str:
 
 
 def plain_line(status: Snapshot) -> str:
-    """A status as one line; what is not known is left out."""
-    target = f" of {_count(status.target_steps)} ({_percent(status)})" if status.target_steps else ""
+    """A snapshot as one line; what is unknown is left out."""
+    target = f" of {status.target_steps:,} ({_percent(status)})" if status.target_steps else ""
+    numbers = {
+        "{} steps/s": _rate(status.steps_per_second),
+        "{} updates/s": _rate(status.updates_per_second),
+        "return {}": _number(status.train_return),
+        "eval {}": _number(status.eval_return),
+        "loss {}": _number(status.loss),
+        "staleness {}": _number(status.staleness),
+        "replay {}": _replay_fill(status),
+    }
     parts = [
-        f"{_count(status.env_steps)} steps{target}",
-        _part("{} steps/s", status.steps_per_second, _rate),
-        _part("{} updates/s", status.updates_per_second, _rate),
-        _part("return {}", status.train_return, _number),
-        _part("eval {}", status.eval_return, _number),
-        _part("loss {}", status.loss, _number),
-        _part("staleness {}", status.staleness, _number),
-        f"replay {fill}" if (fill := _replay_fill(status)) else "",
+        f"{status.env_steps:,} steps{target}",
+        *(form.format(text) for form, text in numbers.items() if text != _UNKNOWN),
         f"{status.restarts} restart{'s' if status.restarts > 1 else ''}" if status.restarts else "",
         f"bottleneck: {status.bottleneck}" if status.bottleneck else "",
         f"ETA {_clock(seconds)}" if (seconds := eta(status)) is not None else f"{_clock(status.elapsed)} elapsed",
@@ -198,10 +194,10 @@ def eta(status: Snapshot) -> float | None:
 
 
 def _view(title: str, status: Snapshot) -> Group:
-    steps = Text(_count(status.env_steps))
+    steps = Text(f"{status.env_steps:,}")
     if status.target_steps:
         filled = round(_BAR_CELLS * min(1.0, status.env_steps / status.target_steps))
-        steps.append(f" / {_count(status.target_steps)}  ")
+        steps.append(f" / {status.target_steps:,}  ")
         steps.append("━" * filled, style="green").append("━" * (_BAR_CELLS - filled), style="bright_black")
         steps.append(f" {_percent(status)}")
     steps.append(f"   {_rate(status.steps_per_second)}/s   {_clock(status.elapsed)} elapsed")
@@ -212,9 +208,9 @@ def _view(title: str, status: Snapshot) -> Group:
     learning = f"loss {_number(status.loss)}   staleness {_number(status.staleness)}"
     rows = {
         "steps": steps,
-        "updates": Text(f"{_count(status.updates)}   {_rate(status.updates_per_second)}/s   {learning}"),
+        "updates": Text(f"{status.updates:,}   {_rate(status.updates_per_second)}/s   {learning}"),
         "return": returns,
-        "replay": Text(f"{_replay_fill(status) or _UNKNOWN}   restarts {status.restarts}"),
+        "replay": Text(f"{_replay_fill(status)}   restarts {status.restarts}"),
         "bottleneck": Text(status.bottleneck or _UNKNOWN),
     }
     lines = [Text(title, style="bold")] if title else []
@@ -239,24 +235,20 @@ def _goal(status: Snapshot) -> str:
 
 def _replay_fill(status: Snapshot) -> str:
     if status.replay_rows is None:
-        return ""
+        return _UNKNOWN
     if not status.replay_capacity:
-        return f"{_count(status.replay_rows)} rows"
+        return f"{status.replay_rows:,} rows"
     share = 100 * status.replay_rows / status.replay_capacity
-    return f"{_count(status.replay_rows)} / {_count(status.replay_capacity)} rows ({share:.0f} %)"
+    return f"{status.replay_rows:,} / {status.replay_capacity:,} rows ({share:.0f} %)"
 
 
 def _percent(status: Snapshot) -> str:
-    # Rounded down: 100 % is for those who arrived.
+    # Rounded down: 100 % only when the target is reached.
     return f"{100 * status.env_steps // (status.target_steps or 1)} %"
 
 
 def _known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
-
-
-def _part(form: str, value: float | None, show: Callable[[float | None], str]) -> str:
-    return form.format(show(value)) if _known(value) else ""
 
 
 def _number(value: float | None) -> str:
@@ -270,10 +262,6 @@ def _rate(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return _UNKNOWN
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def _clock(seconds: float) -> str:

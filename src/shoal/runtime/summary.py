@@ -1,4 +1,4 @@
-"""Summary: what came out of a run, as `summary.json` holds it."""
+"""`summary.json`: the result of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Status = Literal["solved", "finished", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out of a run; written as `summary.json`. A number that is not known is NaN here and null there."""
+    """The result of a run. A number that is unknown is NaN here and null in `summary.json`."""
 
     status: Status
     env_steps: int
@@ -47,12 +47,12 @@ class Summary:
 
     @classmethod
     def not_begun(cls, error: str) -> Summary:
-        """Of a run that failed before its first step."""
+        """The summary of a run that failed before its first step."""
         return cls("failed", 0, 0, 0, 0.0, *(math.nan,) * 9, "the run did not begin", 0, 0, error)
 
 
 def read_summary(path: Path) -> Summary | None:
-    """Reads `summary.json`; None when there is none.
+    """Reads `summary.json`; None when there is no such file.
 
     Raises:
         ConfigError: it is damaged.
