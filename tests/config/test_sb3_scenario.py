@@ -61,8 +61,13 @@ def test_short_form_of_env(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("learning_rat=1", "Did you mean 'learning_rate'?"),
-        ("hyperparameters.learning_rat=1", "Unknown hyper-parameter of SAC 'learning_rat'. Did you mean"),
+        ("learning_rat=1", "Did you mean 'hyperparameters.learning_rate'?"),
+        (
+            "hyperparameters.learning_rat=1",
+            "Unknown setting 'hyperparameters.learning_rat'. Did you mean 'hyperparameters.learning_rate'?",
+        ),
+        ("hyperparameters.policy=x", "Unknown setting 'hyperparameters.policy'. Did you mean 'policy'?"),
+        ("nothing_like_it=1", "Known: algo, env.id"),
         ("env.n_env=3", "Did you mean 'env.n_envs'?"),
         ("algo=SACC", "Unknown Stable-Baselines3 algorithm 'SACC'. Did you mean 'SAC'?"),
         ("seed=-1", "seed = -1 cannot be used: it must be a whole number of at least 0."),
@@ -83,13 +88,15 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("framework: sb3\nalgo: PPO\nenv: {id: CartPole-v1, lanes: 3}\nhyperparameters: {buffer_size: 9}\n")
     message = refused(path=path)
-    assert message.startswith("2 problems in ") and "'env.lanes'" in message and "'buffer_size'" in message
+    assert (
+        message.startswith("2 problems in ") and "'env.lanes'" in message and "'hyperparameters.buffer_size'" in message
+    )
 
 
 def test_missing_environment_and_unknown_file(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("framework: sb3\nalgo: PPO\n")
-    assert refused(path=path) == "env.id is missing."
+    assert refused(path=path).startswith("env.id is missing: name an environment")
     with pytest.raises(UnknownName, match="sb3_sac_pendulum"):
         load_sb3_scenario(ROOT / "src" / "shoal" / "scenarios" / "sb3_sac_pendulm.yaml")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.config.fields import Fields, description
+from shoal.config.fields import Fields, Settings, description
 from shoal.config.values import inline_yaml
 from shoal.loops.settings import RunSettings
 
@@ -14,10 +14,15 @@ _COMMENT_COLUMN = 40
 
 def dump_yaml(settings: RunSettings) -> str:
     """All settings of a run; `load_scenario` gives back the same ones."""
-    return "\n".join(_lines(settings.model_dump(mode="json"), "", Fields.of(settings.algo))) + "\n"
+    return dump_fields(settings, Fields.of(settings.algo))
 
 
-def _lines(values: Mapping[str, Any], section: str, fields: Fields) -> Iterator[str]:
+def dump_fields(settings: Settings, fields: Fields[Settings]) -> str:
+    """The values of these fields, sections last."""
+    return "\n".join(_lines(settings.model_dump(mode="json"), "", fields)) + "\n"
+
+
+def _lines(values: Mapping[str, Any], section: str, fields: Fields[Any]) -> Iterator[str]:
     groups = {key: value for key, value in values.items() if f"{section}{key}" in fields.sections}
     for key, value in values.items():
         if key not in groups:

@@ -1,14 +1,13 @@
-"""What can be set: every setting of a run by its dotted name, what it takes, and which one a misspelt name meant."""
+"""Fields: every setting of a run by its dotted name, the values it takes, and the nearest name for a misspelt one."""
 
 from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import cleandoc, isclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -18,8 +17,9 @@ from shoal.algorithms import ALGORITHMS, get_algorithm
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 
+Settings = TypeVar("Settings", bound=BaseModel)
 Key = tuple[str | int, ...]
-"""Where a setting is: its dotted name, taken apart. A whole number counts the entries of a list."""
+"""A dotted name, split. A whole number is an index into a list."""
 
 
 def dotted(key: Iterable[str | int]) -> str:
@@ -27,30 +27,31 @@ def dotted(key: Iterable[str | int]) -> str:
     return ".".join(map(str, key))
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(Generic[Settings]):
     """The settings of a run of one algorithm.
 
     Attributes:
+        model: the settings' class.
         algo: the algorithm.
+        own: the sections whose model depends on the algorithm, by name.
         leaves: every setting that has a value, by dotted name.
         sections: every group of settings, by dotted name.
     """
 
-    algo: str
-    leaves: dict[str, FieldInfo]
-    sections: dict[str, type[BaseModel]]
+    def __init__(self, model: type[Settings], algo: str, own: Mapping[str, type[BaseModel]]) -> None:
+        self.model, self.algo, self.own = model, algo, own
+        self.leaves: dict[str, FieldInfo] = {}
+        self.sections: dict[str, type[BaseModel]] = {}
+        self._add("", model)
 
-    @classmethod
-    def of(cls, algo: str) -> Fields:
-        """Raises UnknownName when there is no such algorithm."""
-        fields = cls(algo, {}, {})
-        fields._add("", RunSettings)
-        return fields
+    @staticmethod
+    def of(algo: str) -> Fields[RunSettings]:
+        """The fields of one of Shoal's algorithms; raises UnknownName when there is no such algorithm."""
+        return Fields(RunSettings, algo, {"algorithm": get_algorithm(algo).config})
 
     def _add(self, prefix: str, model: type[BaseModel]) -> None:
         for name, info in model.model_fields.items():
-            kind = get_algorithm(self.algo).config if prefix + name == "algorithm" else info.annotation
+            kind = self.own.get(prefix + name, info.annotation)
             if isclass(kind) and issubclass(kind, BaseModel):
                 self.sections[prefix + name] = kind
                 self._add(f"{prefix}{name}.", kind)
@@ -69,21 +70,24 @@ class Fields:
         return None
 
     def resolve(self, name: str) -> Key:
-        """The key a name means: its dotted name, or the end of it when only one setting is called so.
+        """The key of a name: a dotted name, or the end of one if only one setting ends so.
 
         Raises:
-            UnknownName: nothing is called so; proposes the nearest.
-            ConfigError: several are.
+            UnknownName: no setting has this name; proposes the nearest.
+            ConfigError: several settings end so.
         """
         parts: Key = tuple(int(part) if part.isdigit() else part for part in name.split("."))
         if name in self.sections or self.find(parts) is not None:
             return parts
         named = [*self.leaves, *(section for section in self.sections if self.shorthand(section))]
-        found = [one for one in named if one.endswith(f".{name}")]
-        if len(found) == 1:
-            return tuple(found[0].split("."))
-        if found:
-            raise ConfigError(f"{name!r} could mean {_listed(found)}: write which.")
+        for size in range(len(parts), 0, -1):  # the rest is inside of it: `kwargs.gravity`
+            ends = [one for one in named if one.endswith(f".{dotted(parts[:size])}")]
+            found: list[Key] = [(*one.split("."), *parts[size:]) for one in ends]
+            found = [key for key in found if size == len(parts) or self.find(key) is not None]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise ConfigError(f"{name!r} could mean {_listed([dotted(key) for key in found])}: write which.")
         raise self.unknown(name)
 
     def shorthand(self, section: str) -> str | None:
@@ -91,14 +95,16 @@ class Fields:
         return getattr(self.sections.get(section), "SHORTHAND", None)
 
     def unknown(self, name: str) -> UnknownName:
-        """The error for a name that nothing has."""
+        """The error for a name that no setting has."""
         first = name.removeprefix("algorithm.").partition(".")[0]
         owners = [algo for algo, one in ALGORITHMS.items() if first in one.config.model_fields]
         near = self._nearest(name)
-        hint = f"Did you mean {near!r}? " if near else ""
+        hint = f"Did you mean {near!r}?" if near else ""
+        if self.algo not in ALGORITHMS:
+            return UnknownName("setting", name, () if near else self.leaves, hint)
         if owners and self.algo not in owners:
-            hint = f"It belongs to {_listed(owners)}, not to {self.algo}. "
-        return UnknownName("setting", name, (), f"{hint}`shoal config {self.algo}` shows all settings.")
+            hint = f"It belongs to {_listed(owners)}, not to {self.algo}."
+        return UnknownName("setting", name, (), f"{hint} `shoal config {self.algo}` shows all settings.".lstrip())
 
     def _nearest(self, name: str) -> str | None:
         head, _, leaf = name.rpartition(".")
@@ -114,9 +120,7 @@ class Fields:
 
     def _listed_elements(self) -> Iterator[str]:
         for name, info in self.leaves.items():
-            element = _element(info.annotation)
-            if element is not None:
-                yield from (f"{name}.0.{inner}" for inner in element.model_fields)
+            yield from (f"{name}.0.{inner}" for inner in _entry_fields(info.annotation))
 
 
 def allowed(info: FieldInfo) -> str:
@@ -126,8 +130,7 @@ def allowed(info: FieldInfo) -> str:
 
 def takes_flag(info: FieldInfo) -> bool:
     """Whether true and false are values of a field."""
-    kinds = get_args(info.annotation) if get_origin(info.annotation) in (Union, types.UnionType) else (info.annotation,)
-    return bool in kinds
+    return bool in _members(info.annotation) or info.annotation is Any
 
 
 def description(model: type[BaseModel]) -> str:
@@ -136,22 +139,32 @@ def description(model: type[BaseModel]) -> str:
 
 
 def _inside(info: FieldInfo, rest: Key) -> FieldInfo | None:
-    if get_origin(info.annotation) is dict:
+    if get_origin(info.annotation) is dict or info.annotation is Any:
         return info if all(isinstance(part, str) for part in rest) else None
-    element = _element(info.annotation)
-    if element is None or len(rest) != 2 or not isinstance(rest[0], int):
+    if len(rest) != 2 or not isinstance(rest[0], int):
         return None
-    name = str(rest[1])
-    return element.model_fields.get(getattr(element, "ALIASES", {}).get(name, name))
+    return _entry_fields(info.annotation).get(str(rest[1]))
 
 
-def _element(annotation: Any) -> type[BaseModel] | None:
-    """The model that a list of settings consists of."""
-    if get_origin(annotation) in (tuple, list):
-        first = get_args(annotation)[0]
-        if isclass(first) and issubclass(first, BaseModel):
-            return first
-    return None
+def _entry_fields(annotation: Any) -> dict[str, FieldInfo]:
+    """The settings that the entries of a list can have, of all their types; empty for other fields."""
+    if get_origin(annotation) not in (tuple, list):
+        return {}
+    entries = [one for one in _members(get_args(annotation)[0]) if isclass(one) and issubclass(one, BaseModel)]
+    found: dict[str, FieldInfo] = {}
+    for entry in entries:
+        aliases = getattr(entry, "ALIASES", {}).items()
+        found = {**entry.model_fields, **{alias: entry.model_fields[name] for alias, name in aliases}, **found}
+    if len(entries) > 1:  # a union: the type tells them apart
+        tags = tuple(entry.model_fields["type"].default for entry in entries)
+        found["type"] = FieldInfo.from_annotation(Literal[tags])  # type: ignore[arg-type]
+    return found
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The alternatives of a union; anything else is its only one."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
 _PLAIN = {bool: "true or false", str: "text", Path: "a path", type(None): "null"}
@@ -169,8 +182,8 @@ def _words(kind: Any, limits: Iterable[Any]) -> str:
         choices = [str(choice) for choice in get_args(kind)]
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if origin in (tuple, list):
-        model = _element(kind)
-        each = f"{{{', '.join(model.model_fields)}}}" if model else _words(get_args(kind)[0], ())
+        names = _entry_fields(kind)
+        each = f"{{{', '.join(names)}}}" if names else _words(get_args(kind)[0], ())
         some = " that is not empty" * any(isinstance(limit, annotated_types.MinLen) for limit in limits)
         return f"a list{some}, each entry {each}"
     if origin is dict:

@@ -10,6 +10,7 @@ from shoal.algorithms import get_algorithm
 from shoal.config.fields import Fields, Key, dotted
 from shoal.config.values import parse_yaml, shown
 from shoal.errors import ConfigError
+from shoal.loops.settings import RunSettings
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """`["learner.batch_size=256"]` as typed, or `{"learner.batch_size": 256}` from Python."""
@@ -33,19 +34,19 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
 
 def layered(
     scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
-) -> tuple[Fields, dict[str, Any], list[ConfigError]]:
-    """Puts the layers on one another.
+) -> tuple[Fields[RunSettings], dict[str, Any], list[ConfigError]]:
+    """Merges the layers of a run's settings.
 
     Returns:
         the settings there are, the values given for them (not yet validated), and the overrides that name none.
     """
-    algo = _algo(scenario, overrides)
+    algo = chosen_algo(scenario, overrides, DEFAULT_ALGO)
     fields = Fields.of(algo)
     below = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
-    data, problems = _overridden(below, overrides, fields)
+    data, problems = overridden(below, overrides, fields)
     if goal_left_out(scenario, data.get("env")) is not None:
         below["stop"] = {key: value for key, value in below["stop"].items() if key != "mean_return"}
-        data, problems = _overridden(below, overrides, fields)
+        data, problems = overridden(below, overrides, fields)
     return fields, data, problems
 
 
@@ -62,8 +63,8 @@ def _env_id(env: Any) -> Any:
     return env.get("id") if isinstance(env, Mapping) else env
 
 
-def _overridden(
-    below: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], fields: Fields
+def overridden(
+    below: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], fields: Fields[Any]
 ) -> tuple[dict[str, Any], list[ConfigError]]:
     """The values with the overrides on them, and the overrides that name none."""
     data = merged(below, {})
@@ -77,7 +78,7 @@ def _overridden(
     return data, problems
 
 
-def _unfolded(scenario: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+def _unfolded(scenario: Mapping[str, Any], fields: Fields[Any]) -> dict[str, Any]:
     """A plain value for a whole section becomes the setting it means, so that the section's other values stay."""
     shorts = {key: fields.shorthand(key) for key in scenario}
     return {
@@ -100,17 +101,15 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def _algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]) -> str:
-    algo = scenario.get("algo", DEFAULT_ALGO)
-    for name, value in overrides:
-        if name == "algo":
-            algo = value
+def chosen_algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], default: str) -> str:
+    """The algorithm's name, which decides what can be set."""
+    algo = next((value for name, value in reversed(overrides) if name == "algo"), scenario.get("algo", default))
     if not isinstance(algo, str):
         raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be a name that `shoal algorithms` lists.")
     return algo
 
 
-def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields) -> None:
+def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields[Any]) -> None:
     if dotted(key) in fields.sections and isinstance(value, Mapping):
         _section(data, key, fields).update(merged(_section(data, key, fields), value))
         return
@@ -119,7 +118,7 @@ def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields) -> None:
     _section(data, tuple(parents), fields)[last] = copy.deepcopy(value)
 
 
-def _section(data: Any, key: Key, fields: Fields) -> Any:
+def _section(data: Any, key: Key, fields: Fields[Any]) -> Any:
     """The mapping or list at a key, made if it is not there; a list starts as its default."""
     here = data
     for depth, part in enumerate(key):

@@ -1,9 +1,9 @@
-"""From given values to settings: every problem is found, and told in a line the user can act on."""
+"""From given values to settings: finds all problems, and says each in a line that the user can act on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticSerializationError
 
-from shoal.algorithms import get_algorithm
-from shoal.algorithms.interface import AlgorithmConfig
 from shoal.config.checks import settings_fit_together
-from shoal.config.fields import Fields, Key, allowed, dotted, takes_flag
+from shoal.config.fields import Fields, Key, Settings, allowed, dotted, takes_flag
 from shoal.config.merge import not_a_section
 from shoal.config.values import shown
 from shoal.errors import ConfigError
@@ -22,8 +20,19 @@ from shoal.loops.settings import RunSettings
 
 
 def validated(
-    fields: Fields, data: Mapping[str, Any], problems: Iterable[ConfigError] = (), source: str = ""
+    fields: Fields[RunSettings], data: Mapping[str, Any], problems: Iterable[ConfigError] = (), source: str = ""
 ) -> RunSettings:
+    """The settings of a run; see `build`."""
+    return build(fields, data, problems, source, settings_fit_together)
+
+
+def build(
+    fields: Fields[Settings],
+    data: Mapping[str, Any],
+    problems: Iterable[ConfigError],
+    source: str,
+    fit_together: Callable[[Settings], Iterable[ConfigError]],
+) -> Settings:
     """The settings, if all values can be used.
 
     Args:
@@ -31,15 +40,16 @@ def validated(
         data: the values given.
         problems: what was wrong with them already.
         source: the file they come from, for the message.
+        fit_together: finds what contradicts itself in settings that are each right.
 
     Raises:
         ConfigError: one or more cannot; the message has a line for each.
     """
     found = [*problems]
     known = dict(_known(data, "", fields, found))
-    settings = _build(fields, known, found)
+    settings = _model(fields, known, found)
     if settings is not None:
-        found += settings_fit_together(settings)
+        found += fit_together(settings)
     raise_all(found, source)
     assert settings is not None
     return settings
@@ -55,7 +65,9 @@ def raise_all(problems: Iterable[ConfigError], source: str = "") -> None:
         raise ConfigError(f"{len(unique)} problems{where}:\n" + "\n".join(f"  {problem}" for problem in unique))
 
 
-def _known(data: Mapping[str, Any], prefix: str, fields: Fields, found: list[ConfigError]) -> Iterator[tuple[str, Any]]:
+def _known(
+    data: Mapping[str, Any], prefix: str, fields: Fields[Any], found: list[ConfigError]
+) -> Iterator[tuple[str, Any]]:
     """The part of the data that names settings; what does not is added to the problems."""
     for key, value in data.items():
         name = f"{prefix}{key}"
@@ -75,24 +87,25 @@ def _known(data: Mapping[str, Any], prefix: str, fields: Fields, found: list[Con
             found.append(not_a_section(name, value))
 
 
-def _build(fields: Fields, data: dict[str, Any], found: list[ConfigError]) -> RunSettings | None:
-    """The models validate; the algorithm's section first, because its model depends on the algorithm."""
-    algorithm: AlgorithmConfig | None = None
-    kind = get_algorithm(fields.algo).config
-    try:
-        algorithm = kind.model_validate(data.get("algorithm", {}))
-    except ValidationError as error:
-        found += _translated(error, ("algorithm",), fields)
+def _model(fields: Fields[Settings], data: dict[str, Any], found: list[ConfigError]) -> Settings | None:
+    """The models validate; the algorithm's own sections first, because their models depend on the algorithm."""
+    own: dict[str, Any] = {}
+    failed = False
+    for name, kind in fields.own.items():
+        try:
+            own[name] = kind.model_validate(data.get(name, {}))
+        except ValidationError as error:
+            found += _translated(error, (name,), fields)
+            own[name], failed = kind.model_construct(), True  # so that the problems of other sections are found too
     replay = data.get("replay", {})
     if isinstance(replay.get("path"), str | Path):  # roles run in other working directories
         data = data | {"replay": replay | {"path": Path(replay["path"]).expanduser().absolute()}}
     try:
-        # A stand-in, so that the problems of the other sections are found too.
-        settings = RunSettings.model_validate(data | {"algorithm": algorithm or kind.model_construct()})
+        settings = fields.model.model_validate(data | own)
     except ValidationError as error:
         found += _translated(error, (), fields)
         return None
-    if algorithm is None:
+    if failed:
         return None
     try:
         found += _not_finite(settings.model_dump(mode="json"), ())
@@ -101,17 +114,25 @@ def _build(fields: Fields, data: dict[str, Any], found: list[ConfigError]) -> Ru
     return settings
 
 
-def _translated(error: ValidationError, prefix: Key, fields: Fields) -> list[ConfigError]:
+def _translated(error: ValidationError, prefix: Key, fields: Fields[Any]) -> list[ConfigError]:
     """Pydantic's complaints in our words, one for each setting."""
     messages: dict[str, ConfigError] = {}
     for detail in error.errors(include_url=False):
-        key = _key(prefix + detail["loc"], fields)
-        messages.setdefault(dotted(key), _message(key, detail, fields, len(prefix) + len(detail["loc"]) - len(key)))
+        location, value = _untagged(prefix + detail["loc"]), detail["input"]
+        if detail["type"] == "union_tag_invalid":
+            location, value = (*location, "type"), value["type"]
+        key = _key(location, fields)
+        messages.setdefault(dotted(key), _message(key, location, value, detail, fields))
     # A list with a wrong entry is reported as too short as well.
     return [one for name, one in messages.items() if not any(other.startswith(f"{name}.") for other in messages)]
 
 
-def _key(location: Key, fields: Fields) -> Key:
+def _untagged(location: Key) -> Key:
+    """A location without the type of a list's entry, which pydantic puts after its index."""
+    return tuple(part for at, part in enumerate(location) if at == 0 or not isinstance(location[at - 1], int))
+
+
+def _key(location: Key, fields: Fields[Any]) -> Key:
     """The setting that a location belongs to: pydantic adds the alternatives of a union and the places in a list."""
     for size in range(len(location), 0, -1):
         key = location[:size]
@@ -120,20 +141,20 @@ def _key(location: Key, fields: Fields) -> Key:
     return location
 
 
-def _message(key: Key, detail: ErrorDetails, fields: Fields, deeper: int) -> ConfigError:
+def _message(key: Key, location: Key, value: Any, detail: ErrorDetails, fields: Fields[Any]) -> ConfigError:
     name = dotted(key)
     if detail["type"] == "missing":
         if name in ("env", "env.id"):
             return ConfigError("env.id is missing: name an environment, for instance env: CartPole-v1.")
         return ConfigError(f"{name} is missing.")
     if detail["type"] == "extra_forbidden":
-        return fields.unknown(dotted(detail["loc"]))
+        return fields.unknown(dotted(location))
     info = fields.find(key)
     if info is None:
         reason = detail["msg"].removeprefix("Value error, ")  # pydantic's, before a validator's own words
-        return ConfigError(f"{name} = {shown(detail['input'])} cannot be used: {reason}.")
-    place = f" (entry {detail['loc'][-deeper]})" if deeper and isinstance(detail["loc"][-deeper], int) else ""
-    return _refusal(name, detail["input"], info, place)
+        return ConfigError(f"{name} = {shown(value)} cannot be used: {reason}.")
+    deeper = location[len(key) :]
+    return _refusal(name, value, info, f" (entry {deeper[0]})" if deeper and isinstance(deeper[0], int) else "")
 
 
 def _refusal(name: str, value: Any, info: FieldInfo, place: str = "") -> ConfigError:

@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 
 _CONTRIB = frozenset({"QRDQN", "TQC"})
 _ELSEWHERE = {
-    "policy": "policy",
-    "env": "env",
-    "seed": "--base-seed",
     "verbose": "nothing: the run's log.txt is kept short",
     "tensorboard_log": "nothing: curves are in the run's folder",
     "replay_buffer_class": "nothing: it is Shoal's",
-    "_init_setup_model": "nothing",
 }
 """Arguments of the classes that are not hyper-parameters, and what sets them."""
 _NOISES = {"normal": "NormalActionNoise", "ornstein-uhlenbeck": "OrnsteinUhlenbeckActionNoise"}
@@ -42,26 +38,23 @@ def sb3_class(algo: str) -> Any:
         raise ConfigError(f'{algo} cannot be imported ({error}): run `pip install "shoal-rl[sb3]"`.') from error
 
 
-def check_hyperparameters(algo: str, given: Mapping[str, Any]) -> list[ConfigError]:
-    """What is wrong with the names, and with the values that YAML stands in for."""
-    known = hyperparameter_names(algo)
-    problems: list[ConfigError] = []
-    for name in given:
-        if name in _ELSEWHERE:
-            problems.append(ConfigError(f"hyperparameters.{name} cannot be set: it is set by {_ELSEWHERE[name]}."))
-        elif name not in known:
-            problems.append(UnknownName(f"hyper-parameter of {algo}", name, known))
+def hyperparameter_names(algo: str) -> list[str]:
+    """What the algorithm's class takes, without what has a setting of its own."""
+    parameters = inspect.signature(sb3_class(algo).__init__).parameters
+    return [name for name in parameters if name not in ("self", *Sb3Settings.model_fields) and name[0] != "_"]
+
+
+def check_hyperparameters(given: Mapping[str, Any]) -> list[ConfigError]:
+    """What is set elsewhere, and what is wrong with values that YAML has no type for."""
+    elsewhere = given.keys() & _ELSEWHERE.keys()
+    problems = [
+        ConfigError(f"hyperparameters.{name} cannot be set: it is set by {_ELSEWHERE[name]}.") for name in elsewhere
+    ]
     try:
         _prepared(given, 1)
     except ConfigError as error:
         problems.append(error)
     return problems
-
-
-def hyperparameter_names(algo: str) -> list[str]:
-    """What the algorithm's class takes, less what is set elsewhere."""
-    parameters = inspect.signature(sb3_class(algo).__init__).parameters
-    return [name for name in parameters if name != "self" and name not in _ELSEWHERE]
 
 
 def make_vec_env(settings: Sb3EnvSettings, most_steps: int | None = None) -> VecEnv:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from shoal.sharing.description import environment_id
 
@@ -54,6 +54,12 @@ class Sb3Settings(_Section):
     threads: int = Field(1, ge=1, le=256, description="Torch threads.")
     evaluation: Sb3EvaluationSettings = Field(default_factory=Sb3EvaluationSettings)
     hyperparameters: dict[str, Any] = Field(default_factory=dict, description="Arguments of the class.")
+
+    @field_validator("hyperparameters", mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        """Those that were given, out of a model of all that can be."""
+        return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
 
     @property
     def reads(self) -> bool:
