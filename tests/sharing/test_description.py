@@ -38,12 +38,6 @@ def test_an_unknown_environment_compares_spaces_only(here: str, there: str) -> N
     assert "reward" in replace(BASE, env_id=here).difference(replace(BASE, env_id=there, reward="clipped"))
 
 
-def test_it_survives_json() -> None:
-    assert Description.from_json(BASE.to_json()) == BASE
-    with pytest.raises(KeyError):
-        Description.from_json({"env_id": "x"})
-
-
 ALIKE_NOT = [
     spaces.Box(-1, 1, (3,), np.float32),
     spaces.Box(-1, 1, (3,), np.float64),

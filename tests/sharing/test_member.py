@@ -64,8 +64,8 @@ def test_the_launchers_variables_fill_in_the_rest(group: Registry, monkeypatch: 
 
 def test_an_id_that_nobody_registered_is_a_new_member(group: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_ID, "late")
-    storage = stored(Membership.resolve(group, "chosen_id", "SAC"))
-    assert [(one.buffer_id, one.run_id, one.algorithm) for one in group.entries()] == [("chosen_id", "late", "SAC")]
+    storage = stored(Membership.resolve(group, "chosen_id"))
+    assert [(one.buffer_id, one.run_id, one.algorithm) for one in group.entries()] == [("chosen_id", "late", "")]
     storage.remove()
     assert list(group.entries()) == []
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ DESCRIPTION = Description("Toy-v0", "Discrete(2)", "Discrete(3)", "env")
 
 def test_a_buffer_is_found_by_everyone(group: Registry) -> None:
     buffer_id = group.register_buffer("my_run_1", "SAC", "Toy-v0")
-    entry = SharedBuffer(buffer_id, "my_run_1", "SAC", os.getpid(), DESCRIPTION, (Path("/x/shard"),))
-    group.announce(entry, "Toy-v0")
+    entry = SharedBuffer(buffer_id, "my_run_1", "SAC", os.getpid(), DESCRIPTION, (Path("/x/shard"),), env_id="Toy-v0")
+    group.announce(entry)
     other = connect_registry(group.path)
-    assert list(other.entries()) == [entry] and other.env_id(buffer_id) == "Toy-v0"
+    assert list(other.entries()) == [entry]
     assert other.get_buffer_stats()[buffer_id] == {"run_id": "my_run_1", "algorithm": "SAC", "rows": 0}
     other.deregister_buffer(buffer_id)
-    assert list(group.entries()) == [] and group.entry(buffer_id) is None and group.env_id(buffer_id) == ""
+    assert list(group.entries()) == [] and group.entry(buffer_id) is None
     group.deregister_buffer(buffer_id)  # twice does no harm
 
 
@@ -110,7 +110,7 @@ def test_a_copy_travels_between_processes(group: Registry) -> None:
 def held_by(registry: Registry, buffer_id: str, **changed: Any) -> None:
     """As if another process held it: by default one that ended, whose number this process has got since."""
     holder = replace(ProcessId.current(), **(changed or {"started": 1.0}))
-    (registry.folder(buffer_id) / "alive").write_text(json.dumps(holder.to_json()))
+    (registry.folder(buffer_id) / "alive").write_text(json.dumps(asdict(holder)))
 
 
 def age(registry: Registry, buffer_id: str, seconds: float = 1e4) -> None:
@@ -157,15 +157,16 @@ def test_who_was_removed_and_lives_comes_back(tmp_path: Path) -> None:
     registry = create_distributed_registry(path=tmp_path / "group", stale_seconds=0.2)
     buffer_id = registry.register_buffer("one", "SAC", "Toy-v0")
     (tmp_path / "elsewhere").mkdir()
-    entry = SharedBuffer(buffer_id, "one", "SAC", os.getpid(), DESCRIPTION, (tmp_path / "elsewhere",))
-    presence = registry.announce(entry, "Toy-v0")
+    who = (buffer_id, "one", "SAC", os.getpid())
+    entry = SharedBuffer(*who, DESCRIPTION, (tmp_path / "elsewhere",), env_id="Toy-v0")
+    presence = registry.announce(entry)
     shutil.rmtree(registry.folder(buffer_id))
     wait_for(lambda: presence.returns)
-    assert registry.entry(buffer_id) == entry and registry.env_id(buffer_id) == "Toy-v0" and not presence.rows_lost
+    assert registry.entry(buffer_id) == entry and not presence.rows_lost
     (tmp_path / "elsewhere").rmdir()
     shutil.rmtree(registry.folder(buffer_id))
     wait_for(lambda: presence.returns == 2)
-    assert presence.rows_lost and registry.entry(buffer_id) == SharedBuffer(buffer_id, "one", "SAC", os.getpid())
+    assert presence.rows_lost and registry.entry(buffer_id) == SharedBuffer(*who, env_id="Toy-v0")
     registry.deregister_buffer(buffer_id)
     time.sleep(0.2)
     assert list(registry.entries()) == [], "who was deregistered does not"
@@ -223,7 +224,7 @@ def test_an_entry_that_nobody_should_write_is_named_and_passed_over(group: Regis
     look = group.look()
     assert [entry.buffer_id for entry in look.entries] == [good] and list(look.damaged) == [bad]
     assert look.damaged[bad].isprintable() and len(look.damaged[bad]) < 400
-    assert group.entry(bad) is None and group.env_id(bad) in ("", bad)
+    assert group.entry(bad) is None
     age(group, bad)
     assert bad in group.look().damaged, "its process lives: it is not removed"
 
@@ -244,7 +245,7 @@ def test_a_damaged_entry_is_no_entry(group: Registry, damage: str) -> None:
     good, bad = group.register_buffer("good", "SAC"), group.register_buffer("bad", "SAC")
     (group.folder(bad) / "entry.json").write_bytes(damage.encode("latin-1"))
     assert [entry.buffer_id for entry in group.entries()] == [good]
-    assert group.entry(bad) is None and group.env_id(bad) == ""
+    assert group.entry(bad) is None
     assert set(group.get_buffer_stats()) == {good}
 
 
@@ -261,7 +262,7 @@ def test_an_entry_is_never_seen_half_written(group: Registry) -> None:
 
     def announce() -> None:
         while not stop.is_set():
-            group.announce(entry, "Toy-v0")
+            group.announce(entry)
 
     thread = threading.Thread(target=announce)
     thread.start()

@@ -43,10 +43,9 @@ class SharingGroup:
         known = self._registry.entry(self._buffer_id)
         if known is not None and known.shards != tuple(shards) and self._registry.is_held(self._buffer_id):
             self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # a namesake was first
-        entry = SharedBuffer(
-            self._buffer_id, self._run_id, settings.algo, os.getpid(), self._description, tuple(shards)
-        )
-        self._presence = self._registry.announce(entry, self._description.env_id)
+        who = (self._buffer_id, self._run_id, settings.algo, os.getpid())
+        entry = SharedBuffer(*who, self._description, tuple(shards), env_id=self._description.env_id)
+        self._presence = self._registry.announce(entry)
         self._pool: Pool | None = None
         self._ledger, self._samples_before = ledger, ledger[LedgerWord.SAMPLES]
 

@@ -1,10 +1,10 @@
-"""What a buffer says about itself, and what keeps two buffers from sharing."""
+"""Description: what the rows of a buffer mean. Two buffers share only if their descriptions are alike."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,7 @@ from shoal.errors import ConfigError
 
 @dataclass(frozen=True)
 class Description:
-    """Everything that must be alike for rows of one run to mean the same to another."""
+    """All that must be alike for two runs to learn from each other's rows."""
 
     env_id: str
     """Empty when nobody said: then only the spaces are compared."""
@@ -38,25 +38,16 @@ class Description:
                 return f"its {what} is {one_line(there)}, here it is {here}"
         return ""
 
-    def to_json(self) -> dict[str, str]:
-        """For a registry's entry."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Description:
-        """The inverse of `to_json`."""
-        return Description(**{name: str(data[name]) for name in Description.__dataclass_fields__})
-
 
 def environment_id(env_id: str, unusual: Mapping[str, Any]) -> str:
-    """An environment with what makes it another one: arguments, and settings that are not the usual ones."""
+    """An environment's id with its arguments and unusual settings: they make it another environment."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(unusual.items()))
     return f"{env_id}({arguments})" if arguments else env_id
 
 
 def one_line(text: object) -> str:
-    """Words that others chose, short and printable: they end up on terminals and in logs."""
-    return "".join(one if one.isprintable() else "?" for one in str(text))[:300]
+    """Text that others chose, short and printable: it ends up on terminals and in logs."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(str(text).split()))[:300]
 
 
 _COMPARED = (

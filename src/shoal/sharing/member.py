@@ -36,29 +36,21 @@ class Membership:
     env_id: str
 
     @staticmethod
-    def resolve(registry: Registry | Path | str | None, buffer_id: str | None, algorithm: str = "") -> Membership:
+    def resolve(registry: Registry | Path | str | None, buffer_id: str | None) -> Membership:
         """Joins the registry given or named by SHOAL_REGISTRY; alone when there is none."""
-        if registry is None and os.environ.get(REGISTRY):
-            registry = os.environ[REGISTRY]
-        if registry is None:
-            if buffer_id:
-                raise ConfigError(
-                    f"buffer_id = {buffer_id!r} without a registry; give registry=..., or set {REGISTRY}."
-                )
-            return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
-        joined = registry if isinstance(registry, Registry) else connect_registry(registry)
-        if not joined.exists:
-            _warn_gone(joined)
-            return Membership(None, "", os.environ.get(RUN_ID, ""), algorithm, os.environ.get(ENV_ID, ""))
-        env_id = os.environ.get(ENV_ID, "")
+        run_id, env_id = os.environ.get(RUN_ID, ""), os.environ.get(ENV_ID, "")
+        registry = registry or os.environ.get(REGISTRY) or None
+        if registry is None and buffer_id:
+            raise ConfigError(f"buffer_id = {buffer_id!r} without a registry; give registry=..., or set {REGISTRY}.")
+        joined = connect_registry(registry) if isinstance(registry, Path | str) else registry
+        if joined is None or _is_gone(joined):
+            return Membership(None, "", run_id, "", env_id)
         buffer_id = buffer_id or os.environ.get(BUFFER_ID)
-        if not buffer_id:
-            run_id = os.environ.get(RUN_ID, f"run-{os.getpid()}")
-            buffer_id = joined.register_buffer(run_id, algorithm, env_id)
+        buffer_id = buffer_id or joined.register_buffer(run_id or f"run-{os.getpid()}", "", env_id)
         known = joined.entry(buffer_id)
-        run_id = known.run_id if known is not None else os.environ.get(RUN_ID, buffer_id)
-        algorithm = known.algorithm if known is not None and known.algorithm else algorithm
-        return Membership(joined, buffer_id, run_id, algorithm, joined.env_id(buffer_id) or env_id)
+        if known is None:
+            return Membership(joined, buffer_id, run_id or buffer_id, "", env_id)
+        return Membership(joined, buffer_id, known.run_id, known.algorithm, known.env_id or env_id)
 
     def bounded(self, buffer_size: int) -> int:
         """What the registry allows of it, with a word if that is less."""
@@ -73,10 +65,7 @@ class Membership:
 
     def rejoined(self) -> Membership:
         """The same, in another process: alone if the registry is gone."""
-        if self.registry is not None and not self.registry.exists:
-            _warn_gone(self.registry)
-            return replace(self, registry=None)
-        return self
+        return replace(self, registry=None) if self.registry is not None and _is_gone(self.registry) else self
 
 
 class Storage:
@@ -112,8 +101,8 @@ class Storage:
             shutil.rmtree(folder)
         else:
             who = (member.buffer_id, member.run_id, member.algorithm, os.getpid())
-            entry = SharedBuffer(*who, description, (folder / "shard",), info.created)
-            self._presence = member.registry.announce(entry, member.env_id)
+            entry = SharedBuffer(*who, description, (folder / "shard",), info.created, member.env_id)
+            self._presence = member.registry.announce(entry)
             _WRITTEN[member.registry.path, member.buffer_id] = self
 
     @property
@@ -136,8 +125,10 @@ _WRITTEN: weakref.WeakValueDictionary[tuple[Path, str], Storage] = weakref.WeakV
 """What this process writes. A buffer of this process that is not here was replaced, for instance by loading one."""
 
 
-def _warn_gone(registry: Registry) -> None:
-    warnings.warn(f"The registry {registry.path} is gone; this run shares with nobody.", stacklevel=5)
+def _is_gone(registry: Registry) -> bool:
+    if gone := not registry.exists:
+        warnings.warn(f"The registry {registry.path} is gone; this run shares with nobody.", stacklevel=5)
+    return gone
 
 
 def _own(member: Membership) -> Membership:

@@ -1,21 +1,19 @@
-"""ProcessId: one process of one machine, told apart from a later one that got the same number."""
+"""ProcessId: one process of one machine, distinct from a later one with the same number."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """`started` counts from the machine's start where that is known: a clock that is set does not change it."""
+    """`started` counts from the machine's start, where that is known, so that setting the clock does not change it."""
 
     machine: str
     pid: int
@@ -29,22 +27,13 @@ class ProcessId:
 
     @property
     def here(self) -> bool:
-        """Whether its number means something here: same machine, not restarted since, same container."""
+        """Whether its number is valid here: same machine, not restarted since, same container."""
         return self.machine == _machine()
 
     @property
     def lives(self) -> bool:
-        """Whether it is at work, or only suspended. False for processes elsewhere: ask `here` first."""
+        """Whether it runs or is suspended. False for processes elsewhere: ask `here` first."""
         return self.here and _started(self.pid) == self.started
-
-    def to_json(self) -> dict[str, Any]:
-        """For a file."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> ProcessId:
-        """The inverse of `to_json`."""
-        return ProcessId(str(data["machine"]), int(data["pid"]), float(data["started"]))
 
 
 @cache

@@ -25,9 +25,11 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from shoal.errors import ConfigError
 from shoal.files import read_file
@@ -43,6 +45,7 @@ REGISTRY = "SHOAL_REGISTRY"
 """Environment variable: the registry's folder. `shoal share` sets it for its runs."""
 BUFFER_ID, RUN_ID, ENV_ID = "SHOAL_BUFFER_ID", "SHOAL_RUN_ID", "SHOAL_ENV_ID"
 _FORMAT = 1
+_ENTRY, _PROCESS = TypeAdapter(SharedBuffer), TypeAdapter(ProcessId)
 _MOST_BYTES = 1 << 20
 """Of an entry; a usual one has about a thousand."""
 _PRESENT: dict[tuple[Path, str], Presence] = {}
@@ -80,14 +83,14 @@ class Registry:
         """Announces a buffer; returns its id. Its first row makes it visible to others."""
         require_name("run_id", run_id)
         buffer_id = f"{run_id}_{time.time_ns() // 1_000_000}_{uuid.uuid4().hex[:4]}"
-        self.announce(SharedBuffer(buffer_id, run_id, algorithm, os.getpid()), env_id)
+        self.announce(SharedBuffer(buffer_id, run_id, algorithm, os.getpid(), env_id=env_id))
         return buffer_id
 
-    def announce(self, entry: SharedBuffer, env_id: str = "") -> Presence:
-        """Writes an entry, new or changed, whole or not at all; it stays until it is deregistered or this process ends.
+    def announce(self, entry: SharedBuffer) -> Presence:
+        """Writes an entry, new or changed. It stays until it is deregistered or this process ends.
 
-        Its first row may be long in coming, so a thread gives signs of life from now on. If others remove the entry
-        all the same, it is written again; without its shards if those are gone, too.
+        A thread gives signs of life from now on, because the first row may take long. If others remove the entry
+        nevertheless, it is written again, without its shards if those are gone too.
         """
         alive = self.folder(entry.buffer_id) / "alive"
 
@@ -95,13 +98,13 @@ class Registry:
             if not self.exists:
                 return False
             whole = all(path.is_dir() for path in entry.shards)
-            self._write(entry if whole else replace(entry, description=None, shards=()), env_id)
+            self._write(entry if whole else replace(entry, description=None, shards=()))
             presence.rows_lost = not whole
             return True
 
         if (known := _PRESENT.pop((self.path, entry.buffer_id), None)) is not None:
             known.end()
-        self._write(entry, env_id)
+        self._write(entry)
         presence = _PRESENT[self.path, entry.buffer_id] = Presence(alive, min(10.0, self.stale_seconds / 5), come_back)
         return presence
 
@@ -151,26 +154,27 @@ class Registry:
 
     def is_held(self, buffer_id: str) -> bool:
         """Whether the process that holds a buffer lives, on this machine."""
-        holder = self._holder(self.folder(buffer_id))
+        holder = self._read_process(self.folder(buffer_id).name, "alive")
         return holder is not None and holder.lives
 
     def _read(self, *names: str) -> Any:
         return json.loads(read_file(self.path.joinpath(*names), _MOST_BYTES))
 
     def _read_entry(self, buffer_id: str) -> SharedBuffer:
-        return SharedBuffer.from_json(buffer_id, self._read(buffer_id, "entry.json"))
+        return _ENTRY.validate_python({**self._read(buffer_id, "entry.json"), "buffer_id": buffer_id})
 
-    def _write(self, entry: SharedBuffer, env_id: str) -> None:
+    def _read_process(self, *names: str, key: str | None = None) -> ProcessId | None:
+        """The process that a file names, or a key of it; None when it cannot be read."""
+        with contextlib.suppress(*UNREADABLE):
+            data = self._read(*names)
+            return _PROCESS.validate_python(data if key is None else data[key])
+        return None
+
+    def _write(self, entry: SharedBuffer) -> None:
         folder = self.folder(entry.buffer_id)
         folder.mkdir(exist_ok=True)
-        _put(folder / "alive", ProcessId.current().to_json())
-        _put(folder / "entry.json", entry.to_json() | {"env_id": env_id})
-
-    def env_id(self, buffer_id: str) -> str:
-        """The environment a buffer was registered with; empty when none was named."""
-        with contextlib.suppress(*UNREADABLE):
-            return str(self._read(buffer_id, "entry.json")["env_id"])
-        return ""
+        _put(folder / "alive", asdict(ProcessId.current()))
+        _put(folder / "entry.json", _ENTRY.dump_python(entry, mode="json"))
 
     def folder(self, buffer_id: str) -> Path:
         """Where a buffer's entry and rows are."""
@@ -201,15 +205,10 @@ class Registry:
         if presence := _PRESENT.pop((self.path, buffer_id), None):
             presence.end()
 
-    def _holder(self, folder: Path) -> ProcessId | None:
-        with contextlib.suppress(*UNREADABLE):
-            return ProcessId.from_json(self._read(folder.name, "alive"))
-        return None
-
     def _is_abandoned(self, folder: Path, sweep: bool) -> bool:
         """Whether nobody holds a folder any more, and its rows were served long enough."""
         hidden = folder.name.startswith(".")
-        holder = None if hidden else self._holder(folder)
+        holder = None if hidden else self._read_process(folder.name, "alive")
         if holder is not None and holder.lives:
             return False  # silent or not: a machine that slept, a process that was stopped
         sign = folder / "alive"
@@ -242,9 +241,8 @@ class Registry:
     @property
     def maker_lives(self) -> bool:
         """Whether the process that made it still runs on this machine."""
-        with contextlib.suppress(*UNREADABLE):
-            return ProcessId.from_json(self._read("registry.json")["maker"]).lives
-        return False
+        maker = self._read_process("registry.json", key="maker")
+        return maker is not None and maker.lives
 
     @property
     def exists(self) -> bool:
@@ -278,12 +276,8 @@ def create_distributed_registry(
             f"{folder} holds other files, and a registry removes all that is in its folder: name a new one."
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings: dict[str, Any] = {
-        "format": _FORMAT,
-        "max_buffer_size": max_buffer_size,
-        "min_buffer_size": min_buffer_size,
-    }
-    settings |= {"stale_seconds": stale_seconds, "maker": ProcessId.current().to_json()}
+    settings = {"format": _FORMAT, "max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size}
+    settings |= {"stale_seconds": stale_seconds, "maker": asdict(ProcessId.current())}
     building = folder / f".registry.json.{uuid.uuid4().hex[:8]}"
     building.write_text(json.dumps(settings, indent=1))
     try:
