@@ -14,6 +14,7 @@ from tests.cli.conftest import Shoal
 from shoal.cli.share import launch_folder, next_commands, plain_words
 from shoal.cli.share_plan import ShareOptions, announce, choose, load_runs, open_registry, plan
 from shoal.cli.share_worker import WorkerSpec
+from shoal.config.sb3_scenario import load_sb3_scenario
 from shoal.errors import ConfigError
 
 pytest.importorskip("stable_baselines3")
@@ -106,8 +107,8 @@ def test_seeds_names_gpus_and_threads(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [run.environment["CUDA_VISIBLE_DEVICES"] for run in runs] == ["0", "1", "0"]
     assert all(run.environment["OMP_NUM_THREADS"] == "2" and run.target_steps == 500 for run in runs)
     assert all("SHOAL_REGISTRY" not in run.environment for run in runs)
-    specs = [WorkerSpec.read(run.folder / "spec.json") for run in runs]
-    assert [spec.sb3 and spec.sb3["seed"] for spec in specs] == [7, 8, 9]
+    specs = [WorkerSpec(**json.loads((run.folder / "spec.json").read_text())) for run in runs]
+    assert [load_sb3_scenario(Path(spec.scenario), spec.overrides).seed for spec in specs] == [7, 8, 9]
     assert all(spec.registry is None and spec.launcher == os.getpid() for spec in specs)
 
 
@@ -116,10 +117,11 @@ def test_runs_of_shoal_take_part(tmp_path: Path) -> None:
     candidates = load_runs([Path("cartpole_apex_dqn"), Path("sb3_dqn_cartpole")], asked)
     with open_registry(candidates, asked, tmp_path) as registry:
         assert registry is not None and registry.path.is_dir()
-        own, sb3 = (WorkerSpec.read(run.folder / "spec.json") for run in plan(candidates, asked, tmp_path, registry))
-        assert own.sb3 is None and "seed=42" in own.overrides and "stop.steps=900" in own.overrides
+        specs = [run.folder / "spec.json" for run in plan(candidates, asked, tmp_path, registry)]
+        own, sb3 = (WorkerSpec(**json.loads(spec.read_text())) for spec in specs)
+        assert "seed=42" in own.overrides and "stop.steps=900" in own.overrides
         assert {f"share.registry={registry.path}", "share.ratio=0.5", "share.strategy=self_heavy"} <= set(own.overrides)
-        assert sb3.sb3 is not None and sb3.registry == str(registry.path)
+        assert sb3.overrides == ["seed=43", "total_timesteps=900"] and sb3.registry == str(registry.path)
     assert not registry.path.exists()
 
 

@@ -1,4 +1,4 @@
-"""From the words of `shoal share` to runs that can be started."""
+"""From the arguments of `shoal share` to runs that can be started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.cli.output import relative
@@ -141,11 +141,11 @@ def plan(
             launcher=os.getpid(),
             registry=None if registry is None else str(registry.path),
             group=group,
-            sb3=None if one.sb3 is None else one.sb3.model_dump(mode="json"),
             scenario=str(one.scenario),
             overrides=(*one.overrides, *_shoal_sharing(one, options, registry)),
-        ).write(own / "spec.json")
-        command = (sys.executable, "-m", "shoal.cli.share_worker", str(spec))
+        )
+        (own / "spec.json").write_text(json.dumps(asdict(spec), indent=2) + "\n", encoding="utf-8")
+        command = (sys.executable, "-m", "shoal.cli.share_worker", str(own / "spec.json"))
         environment = _environment(one, options, number, registry)
         runs.append(PlannedRun(one.name, one.algorithm, own, command, environment, one.steps, one.reads))
     return runs

@@ -1,6 +1,6 @@
-"""A process of `shoal share`: `python -m shoal.cli.share_worker SPEC.json` does one run, start to end.
+"""A process of `shoal share`: `python -m shoal.cli.share_worker SPEC.json` does one run from start to end.
 
-It ends in order on SIGTERM or SIGINT, and by itself when the launcher is gone: then the last run removes the registry.
+It stops cleanly on SIGTERM or SIGINT, and when the launcher is gone: then the last run removes the registry.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from shoal.runtime.sinks import WandbSettings
     from shoal.sharing.sb3_settings import Sb3Settings
-    from shoal.sharing.sb3_summary import Sb3Summary
 
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What a worker is told.
+    """What a worker is told, as JSON.
 
     Attributes:
         run_id: the run's name, in its group and in W&B.
@@ -36,8 +37,7 @@ class WorkerSpec:
         launcher: process id of the launcher; when it is not the parent any more, the run stops.
         registry: the registry's folder; None to train alone.
         group: W&B's group; None for no W&B.
-        sb3: settings of a Stable-Baselines3 run, or None.
-        scenario, overrides: of a run of Shoal's own.
+        scenario, overrides: its settings.
     """
 
     run_id: str
@@ -45,33 +45,27 @@ class WorkerSpec:
     launcher: int
     registry: str | None
     group: str | None
-    sb3: dict[str, Any] | None = None
-    scenario: str = ""
-    overrides: tuple[str, ...] = ()
-
-    def write(self, path: Path) -> Path:
-        """As JSON."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        return path
-
-    @staticmethod
-    def read(path: Path) -> WorkerSpec:
-        """The inverse of `write`."""
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return WorkerSpec(**{**data, "overrides": tuple(data["overrides"])})
+    scenario: str
+    overrides: Sequence[str]
 
 
 def main(path: Path) -> int:
     """Does the run; returns the exit code: 0 when it finished or was stopped, 1 when it failed."""
     from shoal.runtime.signals import StopSignals
 
-    spec = WorkerSpec.read(path)
+    spec = WorkerSpec(**json.loads(path.read_text(encoding="utf-8")))
     stop, over = threading.Event(), threading.Event()
-    with StopSignals() as signals:  # first of all: a signal is not lost while everything is being loaded
+    with StopSignals() as signals:  # first, so that no signal is lost while everything is loaded
         signals.listen(stop.set)
         threading.Thread(target=_watch_launcher, args=(spec.launcher, over), daemon=True).start()
+        from shoal.config.sb3_scenario import is_sb3_scenario
+        from shoal.errors import ShoalError
+
         try:
-            return _run_sb3(spec, stop) if spec.sb3 is not None else _run_shoal(spec, stop)
+            return _run_sb3(spec, stop) if is_sb3_scenario(Path(spec.scenario)) else _run_shoal(spec, stop)
+        except ShoalError as error:
+            print(f"Error: {error}", file=sys.stderr, flush=True)
+            return 1
         finally:
             over.set()
             if spec.registry is not None and os.getppid() != spec.launcher:
@@ -97,47 +91,38 @@ def _free_registry(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-# ---- Stable-Baselines3
-
-
 def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
+    """A run of Stable-Baselines3."""
+    from shoal.config.sb3_scenario import dump_sb3_yaml, load_sb3_scenario
+    from shoal.runtime.metrics import MetricsLog
     from shoal.runtime.run_folder import RunFolder
-    from shoal.sharing.sb3_settings import Sb3Settings
+    from shoal.sharing.live_table import read_tail
+    from shoal.sharing.sb3_summary import Sb3Summary
 
+    settings = load_sb3_scenario(Path(spec.scenario), spec.overrides)
     folder = RunFolder(Path(spec.folder))
     with folder.lock():
-        settings = Sb3Settings.model_validate(spec.sb3)
-        _describe(folder, settings)
+        folder.write_run_json(seed=settings.seed, command=sys.argv, algo=settings.algo, env_id=settings.env.id)
+        folder.config_yaml.write_text(dump_sb3_yaml(settings), encoding="utf-8")
         try:
-            with _registered(spec, settings, stop):
-                summary = _train(spec, settings, folder, stop)
+            from shoal.sharing.sb3_worker import train
+
+            with _registered(spec, settings, stop), MetricsLog(folder.path, wandb=_wandb(spec, settings)) as log:
+                for note in log.take_notes():
+                    print(note, flush=True)
+                summary = train(settings, folder.path, log.write, stop.is_set)
         except BaseException as error:
             traceback.print_exc()
-            summary = _failed(folder.metrics_jsonl, error)
+            last = read_tail(folder.metrics_jsonl)
+            came = {"env_steps": int(last.get("step", 0)), "wall_seconds": float(last.get("wall", 0.0))}
+            summary = Sb3Summary("failed", error=f"{type(error).__name__}: {error}", **came)  # type: ignore[arg-type]
         folder.write_json("summary.json", summary)
     return int(summary.status == "failed")
 
 
-def _failed(metrics: Path, error: BaseException) -> Sb3Summary:
-    """How far it came, as its last line of metrics says."""
-    from shoal.sharing.live_table import read_tail
-    from shoal.sharing.sb3_summary import Sb3Summary
-
-    last = read_tail(metrics)
-    steps, wall = int(last.get("step", 0)), float(last.get("wall", 0.0))
-    return Sb3Summary("failed", env_steps=steps, wall_seconds=wall, error=f"{type(error).__name__}: {error}")
-
-
-def _describe(folder: Any, settings: Sb3Settings) -> None:
-    from shoal.config.sb3_scenario import dump_sb3_yaml
-
-    folder.write_run_json(seed=settings.seed, command=sys.argv, algo=settings.algo, env_id=settings.env.id)
-    folder.config_yaml.write_text(dump_sb3_yaml(settings), encoding="utf-8")
-
-
 @contextlib.contextmanager
 def _registered(spec: WorkerSpec, settings: Sb3Settings, stop: threading.Event) -> Iterator[None]:
-    """A place in the group. A run that has ended by itself keeps serving its rows until the launcher frees them."""
+    """A place in the group. The rows of a run that has finished are served until the launcher frees them."""
     if spec.registry is None:
         yield
         return
@@ -156,54 +141,36 @@ def _registered(spec: WorkerSpec, settings: Sb3Settings, stop: threading.Event) 
             registry.deregister_buffer(buffer_id)
 
 
-def _train(spec: WorkerSpec, settings: Sb3Settings, folder: Any, stop: threading.Event) -> Any:
-    from shoal.runtime.metrics import MetricsLog
-    from shoal.sharing.sb3_worker import train
-
-    wandb = _wandb(spec, settings.model_dump(mode="json"))
-    with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
-        for note in log.take_notes():
-            print(note, flush=True)
-        return train(settings, folder.path, log.write, stop.is_set)
-
-
-def _wandb(spec: WorkerSpec, config: dict[str, Any]) -> WandbSettings | None:
-    from shoal.runtime.sinks import WandbSettings
-
-    if spec.group is None:
-        return None
-    return WandbSettings(name=f"{Path(spec.folder).parent.name}_{spec.run_id}", group=spec.group, config=config)
-
-
-# ---- Shoal's own algorithms
-
-
 def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
-    """As `shoal train` does it, in a folder that is there already."""
+    """A run of Shoal's own algorithms: as `shoal train` does it, in a folder that exists."""
     from shoal.config import check_environment, left_out, load_target, with_default_stop, write_config
-    from shoal.errors import ShoalError
     from shoal.runtime.execution import execute
     from shoal.runtime.replay_folder import free_earlier_replay
     from shoal.runtime.run_folder import RunFolder
 
     folder = RunFolder(Path(spec.folder))
+    settings = load_target(spec.scenario, spec.overrides, consent="")
+    for note in left_out(spec.scenario, settings):
+        print(note, flush=True)
+    settings = with_default_stop(settings, check_environment(settings).reward_threshold)
+    write_config(folder.path, settings)
+    if stop.is_set():  # from here on the run listens to signals itself
+        return 0
     try:
-        settings = load_target(spec.scenario, spec.overrides, consent="")
-        for note in left_out(spec.scenario, settings):
-            print(note, flush=True)
-        settings = with_default_stop(settings, check_environment(settings).reward_threshold)
-        write_config(folder.path, settings)
-        if stop.is_set():  # from here on, signals are the run's own business
-            return 0
-        try:
-            summary = execute(settings, folder, wandb=_wandb(spec, settings.model_dump(mode="json")))
-        finally:
-            if not settings.replay.keep:  # a group leaves no shared memory behind, however its runs ended
-                free_earlier_replay(folder)
-    except ShoalError as error:
-        print(f"Error: {error}", file=sys.stderr, flush=True)
-        return 1
+        summary = execute(settings, folder, wandb=_wandb(spec, settings))
+    finally:
+        if not settings.replay.keep:  # a group leaves no shared memory behind, however its runs ended
+            free_earlier_replay(folder)
     return int(summary.status == "failed")
+
+
+def _wandb(spec: WorkerSpec, settings: BaseModel) -> WandbSettings | None:
+    from shoal.runtime.sinks import WandbSettings
+
+    if spec.group is None:
+        return None
+    name = f"{Path(spec.folder).parent.name}_{spec.run_id}"
+    return WandbSettings(name=name, group=spec.group, config=settings.model_dump(mode="json"))
 
 
 if __name__ == "__main__":

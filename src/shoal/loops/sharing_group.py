@@ -18,6 +18,7 @@ from shoal.sharing import Description, SharedBuffer, connect_registry
 from shoal.sharing.description import describe_space, environment_id
 from shoal.sharing.pool import Pool
 from shoal.sharing.soundness import Soundness
+from shoal.sharing.stats import sampling_metrics, sampling_stats
 from shoal.types import EnvSpec
 
 
@@ -67,13 +68,7 @@ class SharingGroup:
     def metrics(self) -> dict[str, float]:
         """What was read from whom, as fractions of all samples so far."""
         samples = self._ledger[LedgerWord.SAMPLES] - self._samples_before
-        if self._pool is None or not samples:
-            return {}
-        read = self._pool.counted()
-        foreign = sum(one.samples for one in read.values())
-        metrics = {"share/foreign_fraction": foreign / samples, "share/peers": float(len(self._pool.peers))}
-        metrics["share/age"] = sum(one.age for one in read.values()) / max(1, foreign)
-        return metrics | {f"share/{run}/fraction": one.samples / samples for run, one in read.items()}
+        return sampling_metrics(sampling_stats(self._pool, samples)) if self._pool is not None and samples else {}
 
     def notes(self) -> tuple[str, ...]:
         """Peers that do not fit, and why; and whether this run was taken for dead."""

@@ -29,8 +29,8 @@ from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Drawn, Pool
 from shoal.sharing.registry import Registry
 from shoal.sharing.rows import Packing, describe_sb3, require_finite, transition_schema
-from shoal.sharing.sb3_stats import sampling_stats
 from shoal.sharing.soundness import Soundness
+from shoal.sharing.stats import sampling_stats
 from shoal.sharing.strategies import RATIO, STRATEGY, check_strategy, ratio_of
 from shoal.types import Array, Transition
 
@@ -291,8 +291,14 @@ class DistributedReplayBuffer(ReplayBuffer):
 
     def get_stats(self) -> dict[str, Any]:
         """What was sampled from whom: counts of samples since the start, fractions of all samples, and ages in rows."""
-        pool = self._pool if self._storage is not None else None
-        return sampling_stats(pool, self.size() * self.n_envs, self._local_samples, self._pool_samples)
+        samples = self._local_samples + self._pool_samples
+        return {
+            "local_size": self.size() * self.n_envs,
+            "local_samples": self._local_samples,
+            "distributed_samples": self._pool_samples,
+            "distributed_ratio": self._pool_samples / max(1, samples),
+            **sampling_stats(self._pool if self._storage is not None else None, samples),
+        }
 
     def _column(self, name: str) -> Any:
         if self._storage is None:

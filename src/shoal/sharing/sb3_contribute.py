@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from shoal.errors import ConfigError
 from shoal.sharing.registry import Registry
 from shoal.sharing.sb3_buffer import DistributedReplayBuffer
+from shoal.sharing.stats import sampling_metrics
 from shoal.types import Array
 
 SIZE = 100_000
@@ -102,10 +103,7 @@ class SharingCallback(BaseCallback):
 
 def share_metrics(buffer: DistributedReplayBuffer) -> dict[str, float]:
     """A buffer's statistics under the names they are logged by."""
-    stats = buffer.get_stats()
-    metrics = {"share/foreign_fraction": stats["foreign_fraction"], "share/peers": stats["num_shared_buffers"]}
-    metrics["share/age"] = stats["foreign_age"]
-    return metrics | {f"share/{run}/fraction": one["fraction"] for run, one in stats["peers"].items()}
+    return sampling_metrics(buffer.get_stats())
 
 
 def _kept(obs: Any) -> Any:
