@@ -14,13 +14,14 @@ from shoal.sharing.live_table import LiveTable, RunRow, group_eta, plain_line, r
 def test_the_newest_value_of_every_name_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert read_tail(path) == {}
-    path.write_text('{"step": 1, "eval/mean_reward": 5.0}\n{"step": 2, "time/fps": 9.0}\n{"step": 3, "time/f')
-    assert read_tail(path) == {"step": 2, "eval/mean_reward": 5.0, "time/fps": 9.0}
+    lines = ['{"step": 1, "wall": 1.0, "eval/mean_reward": 5.0}', '{"step": 2, "wall": 2.0, "time/fps": 9.0}']
+    path.write_text("\n".join([*lines, '{"step": 3, "wall": 3.0, "time/f']))
+    assert read_tail(path) == {"step": 2, "wall": 2.0, "eval/mean_reward": 5.0, "time/fps": 9.0}
 
 
 def test_a_long_file_is_read_from_its_end(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {step}, "x": 1.0}}\n' for step in range(20_000)))
+    path.write_text("".join(f'{{"step": {step}, "wall": 1.0}}\n' for step in range(20_000)))
     assert read_tail(path)["step"] == 19_999
 
 
@@ -32,18 +33,21 @@ def test_a_row(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"step": 50, "wall": 8.0, "time/fps": 10.0, "rollout/ep_rew_mean": null}\n')
     row = read_row("a", "SAC", tmp_path, "running", 100, True)
-    assert (row.state, row.steps, row.train_return, row.eta) == ("running", 50, None, 5.0)
+    assert (row.state, row.values["step"], row.values["rollout/ep_rew_mean"], row.eta) == ("running", 50, None, 5.0)
     assert plain_line(row) == "a (SAC) | running | 50 of 100 steps | 10 steps/s | ETA 0:00:05"
 
 
 def test_a_line_has_what_is_known() -> None:
-    row = RunRow("a", "SAC", "finished", steps=8000, peers=3.0, foreign=0.2, train_return=-150.0)
+    values = {"step": 8000, "share/peers": 3.0, "share/foreign_fraction": 0.2, "rollout/ep_rew_mean": -150.0}
+    row = RunRow("a", "SAC", "finished", values=values)
     assert plain_line(row) == "a (SAC) | finished | 8,000 steps | return -150.0 | 3 peers | 20.0% foreign"
-    assert "foreign" not in plain_line(RunRow("b", "PPO", "running", reads=False, foreign=0.0))
+    assert "foreign" not in plain_line(
+        RunRow("b", "PPO", "running", reads=False, values={"share/foreign_fraction": 0.0})
+    )
 
 
 def test_the_group_ends_with_its_last_run() -> None:
-    rows = [RunRow("a", "SAC", "running", steps=50, target=100, pace=rate) for rate in (10.0, 5.0)]
+    rows = [RunRow("a", "SAC", "running", target=100, values={"step": 50}, pace=rate) for rate in (10.0, 5.0)]
     assert group_eta(rows) == 10.0
     assert group_eta([*rows, RunRow("c", "SAC", "failed")]) == 10.0
     assert group_eta([*rows, RunRow("c", "SAC", "starting")]) is None
@@ -54,8 +58,8 @@ def test_what_is_not_a_terminal_gets_lines_and_a_table_at_the_end(terminal: bool
     console = Console(file=io.StringIO(), force_terminal=terminal, width=160)
     with LiveTable(console, interval=1000) as table:
         table.update([RunRow("a", "SAC", "starting")])
-        table.update([RunRow("a", "SAC", "running", steps=5)])
-        table.update([RunRow("a", "SAC", "running", steps=6)])  # too soon for another line
+        table.update([RunRow("a", "SAC", "running", values={"step": 5})])
+        table.update([RunRow("a", "SAC", "running", values={"step": 6})])  # too soon for another line
         table.note("[a note]")
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()

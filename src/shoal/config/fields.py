@@ -196,22 +196,11 @@ def _words(kind: Any, limits: Iterable[Any]) -> str:
 
 
 def _range(limits: Iterable[Any]) -> str:
-    low = high = ""
-    closed = False
-    for limit in limits:
-        if isinstance(limit, annotated_types.Ge):
-            low, closed = str(limit.ge), True
-        elif isinstance(limit, annotated_types.Gt):
-            low = f" above {limit.gt}"
-        elif isinstance(limit, annotated_types.Le):
-            high = str(limit.le)
-        elif isinstance(limit, annotated_types.Lt):
-            high = f" below {limit.lt}"
-    if closed and high and not high.startswith(" "):
-        return f" from {low} to {high}"
-    low = f" of at least {low}" if closed else low
-    high = high if high.startswith(" ") or not high else f" at most {high}"
-    return f"{low} and{high}" if low and high else low or high
+    bounds = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    if {"ge", "le"} <= bounds.keys():
+        return f" from {bounds['ge']} to {bounds['le']}"
+    words = {"ge": " of at least", "gt": " above", "le": " at most", "lt": " below"}
+    return " and".join(f"{words[name]} {bounds[name]}" for name in words if name in bounds)
 
 
 def _ratio(one: str, other: str) -> float:

@@ -1,6 +1,6 @@
-"""What a group of runs shows while it runs: a live table on a terminal, plain lines anywhere else.
+"""LiveTable: what a group of runs shows while it runs. A live table on a terminal, plain lines anywhere else.
 
-The numbers are the newest ones in each run's metrics.jsonl, so nobody has to be asked for them.
+The numbers are the newest ones in each run's metrics.jsonl, so no run has to be asked for them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,59 +24,49 @@ _TAIL_BYTES = 32_768
 _PACE_ROWS = 10
 _REFRESH_SECONDS = 0.5
 _UNKNOWN = "-"
-_COLUMNS = ("run", "algorithm", "steps", "return", "eval", "steps/s", "peers", "foreign", "")
+_METRICS = (
+    ("return", "rollout/ep_rew_mean", "{:,.1f}", "return {}"),
+    ("eval", "eval/mean_reward", "{:,.1f}", "eval {}"),
+    ("steps/s", "time/fps", "{:,.0f}", "{} steps/s"),
+    ("peers", "share/peers", "{:.0f}", "{} peers"),
+    ("foreign", "share/foreign_fraction", "{:.1%}", "{} foreign"),
+)
+"""Column, metric, its format, and its form on a plain line."""
 _COLOURS = {"failed": "red", "finished": "green", "stopped": "yellow", "stopping": "yellow"}
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A moment of a run; None is not known (yet)."""
+    """A moment of a run."""
 
     name: str
     algorithm: str
     state: str
     reads: bool = True
-    steps: int | None = None
+    """Whether it can learn from others' rows."""
     target: int | None = None
-    train_return: float | None = None
-    eval_return: float | None = None
-    steps_per_second: float | None = None
-    """The mean so far, evaluations not counted."""
+    """Steps at which it ends; None when it does not end by steps."""
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    """The newest value of every metric; None when it was not finite."""
     pace: float | None = None
-    """Steps per second of late, with everything."""
-    peers: float | None = None
-    foreign: float | None = None
+    """Steps per second of late, evaluations included."""
 
     @property
     def eta(self) -> float | None:
         """Seconds until its target at its speed; None when that is unknown."""
         if self.state in ("finished", "stopped", "failed"):
             return 0.0
-        if not self.target or self.steps is None or not self.pace:
+        steps = self.values.get("step")
+        if not self.target or steps is None or not self.pace:
             return None
-        return max(0.0, self.target - self.steps) / self.pace
+        return max(0.0, self.target - steps) / self.pace
 
 
 def read_row(name: str, algorithm: str, folder: Path, state: str, target: int | None, reads: bool) -> RunRow:
     """A run's newest numbers."""
     rows = _read_rows(folder / "metrics.jsonl")
-    values = _newest(rows)
-    if not values and state == "running":
-        state = "starting"
-    return RunRow(
-        name=name,
-        algorithm=algorithm,
-        state=state,
-        reads=reads,
-        steps=None if (steps := _number(values, "step")) is None else int(steps),
-        target=target,
-        train_return=_number(values, "rollout/ep_rew_mean"),
-        eval_return=_number(values, "eval/mean_reward"),
-        steps_per_second=_number(values, "time/fps"),
-        pace=_pace(rows[-_PACE_ROWS:]),
-        peers=_number(values, "share/peers"),
-        foreign=_number(values, "share/foreign_fraction"),
-    )
+    state = "starting" if not rows and state == "running" else state
+    return RunRow(name, algorithm, state, reads, target, _newest(rows), _pace(rows[-_PACE_ROWS:]))
 
 
 def read_tail(path: Path) -> dict[str, Any]:
@@ -96,7 +86,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(ValueError):  # the first one may be cut
             rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    return [row for row in rows if isinstance(row, dict) and {"step", "wall"} <= row.keys()]
 
 
 def _newest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -106,14 +96,11 @@ def _newest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _pace(rows: Sequence[dict[str, Any]]) -> float | None:
-    ends = [(_number(row, "step"), _number(row, "wall")) for row in (*rows[:1], *rows[-1:])]
-    if len(ends) < 2:
+def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Steps per second between the first and the last of some rows."""
+    if not rows or not rows[0]["wall"] < rows[-1]["wall"]:
         return None
-    (first, began), (last, now) = ends
-    if first is None or last is None or began is None or now is None or now <= began:
-        return None
-    return (last - first) / (now - began)
+    return float((rows[-1]["step"] - rows[0]["step"]) / (rows[-1]["wall"] - rows[0]["wall"]))
 
 
 class LiveTable:
@@ -155,7 +142,7 @@ class LiveTable:
         if self._live is not None:
             self._next = now + _REFRESH_SECONDS
             self._live.update(self._view(), refresh=True)
-        elif any(row.steps for row in rows):  # lines that only say "starting" are noise
+        elif any(row.values.get("step") for row in rows):  # lines that only say "starting" are noise
             self._next = now + self._interval
             for row in rows:
                 self.note(plain_line(row))
@@ -178,21 +165,28 @@ def group_eta(rows: Sequence[RunRow]) -> float | None:
 def table(rows: Sequence[RunRow]) -> Table:
     """All runs, a row each."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(_COLUMNS):
-        made.add_column(name, justify="right" if 2 <= number < len(_COLUMNS) - 1 else "left", no_wrap=True)
+    for name in ("run", "algorithm"):
+        made.add_column(name, no_wrap=True)
+    for name in ("steps", *(column for column, *_ in _METRICS)):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("", no_wrap=True)
     for row in rows:
-        made.add_row(*(Text(cell) for cell in _cells(row)), Text(row.state, style=_COLOURS.get(row.state, "")))
+        cells = (row.name, row.algorithm, *_cells(row).values())
+        made.add_row(*map(Text, cells), Text(row.state, style=_COLOURS.get(row.state, "")))
     return made
 
 
 def plain_line(row: RunRow) -> str:
     """A run on one line; what is not known is left out."""
-    _, _, steps, train, judged, rate, peers, foreign = _cells(row)
-    parts = [f"{row.name} ({row.algorithm})", row.state]
-    named = [("", steps, " steps"), ("return ", train, ""), ("eval ", judged, ""), ("", rate, " steps/s")]
-    if row.reads:
-        named += [("", peers, " peers"), ("", foreign, " foreign")]
-    parts += [f"{before}{value}{after}" for before, value, after in named if value != _UNKNOWN]
+    forms = {"steps": "{} steps"} | {column: form for column, _, _, form in _METRICS}
+    known = {column: cell for column, cell in _cells(row).items() if cell != _UNKNOWN}
+    if not row.reads:
+        known.pop("foreign")
+    parts = [
+        f"{row.name} ({row.algorithm})",
+        row.state,
+        *(forms[column].format(cell) for column, cell in known.items()),
+    ]
     if row.state == "running" and (eta := row.eta) is not None:
         parts.append(f"ETA {clock(eta)}")
     return " | ".join(parts)
@@ -204,26 +198,14 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def _cells(row: RunRow) -> tuple[str, ...]:
-    steps = _UNKNOWN if row.steps is None else f"{row.steps:,}"
-    if row.steps is not None and row.target:
-        steps += f" of {row.target:,}"
-    return (
-        row.name,
-        row.algorithm,
-        steps,
-        _shown(row.train_return, "{:,.1f}"),
-        _shown(row.eval_return, "{:,.1f}"),
-        _shown(row.steps_per_second, "{:,.0f}"),
-        _shown(row.peers, "{:.0f}") if row.reads else _UNKNOWN,
-        _shown(row.foreign, "{:.1%}") if row.reads else "gives only",
-    )
+def _cells(row: RunRow) -> dict[str, str]:
+    """The numbers of a run, by column."""
+    cells = {"steps": _shown(row.values.get("step"), "{:,.0f}")}
+    if row.target and cells["steps"] != _UNKNOWN:
+        cells["steps"] += f" of {row.target:,}"
+    cells |= {column: _shown(row.values.get(metric), form) for column, metric, form, _ in _METRICS}
+    return cells if row.reads else cells | {"peers": _UNKNOWN, "foreign": "gives only"}
 
 
 def _shown(value: float | None, form: str) -> str:
     return _UNKNOWN if value is None else form.format(value)
-
-
-def _number(values: dict[str, Any], name: str) -> float | None:
-    value = values.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
