@@ -205,7 +205,7 @@ def test_predict_refuses_another_type(run: shoal.Run) -> None:
         run.predict(np.zeros(4, np.complex128))
     with pytest.raises(ConfigError, match="The observation is no array"):
         run.predict([[1.0, 2.0], [3.0]])
-    with pytest.raises(ConfigError, match=r"holds 1e\+300, which no float32 can be"):
+    with pytest.raises(ConfigError, match=r"holds 1e\+300, which is no finite float32"):
         run.predict(np.full(4, 1e300))
 
 

@@ -1,7 +1,7 @@
-"""Files and folders that are what they seem: nothing is opened through a link, and a private folder is private.
+"""Safe files and folders: nothing is opened through a link, and a private folder is private.
 
 Other users of a machine can plant a folder or a link where a file is about to be written, and a run folder may come
-from somebody else. What follows a link lets them choose the file that is overwritten.
+from somebody else. Following a link would let them choose the file that is overwritten.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import IO, Any
 from shoal.errors import UnsafePath
 
 _LARGEST_DOCUMENT = 2**24
-"""Bytes: far more than any document of a run has, and nothing to fill the memory with."""
+"""Bytes: far more than any document of a run has, and far less than the memory."""
 
 
 def open_file(path: Path, mode: str, buffering: int = -1, encoding: str | None = None) -> IO[Any]:
-    """As `open`, but raises UnsafePath for a link, and for a pipe or a device, which could keep us waiting for ever."""
+    """As `open`, but raises UnsafePath for a link, and for a pipe or a device, which could block forever."""
     return open(path, mode, buffering, encoding, opener=_open_real)
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """A whole file that somebody else may have written; raises UnsafePath if it has more than so many bytes."""
+    """A whole file that somebody else may have written; raises UnsafePath if it has more than `most` bytes."""
     with open_file(path, "rb") as file:
         data: bytes = file.read(most + 1)
     if len(data) > most:
@@ -42,7 +42,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read; FileNotFoundError when there is none.
-        ValueError: it is no JSON, too large, or not an ordinary file.
+        ValueError: it is not JSON, too large, or not an ordinary file.
     """
     try:
         return json.loads(os.fsdecode(read_file(path, _LARGEST_DOCUMENT)))
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, or a YAML mapping in a `.yaml` file; empty when there is none that can be read."""
+    """A JSON object, or a YAML mapping in a `.yaml` file; empty when it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         content = _read_yaml(path) if path.suffix == ".yaml" else read_json(path)
         return content if isinstance(content, dict) else {}
@@ -105,9 +105,9 @@ def _unsafe(path: str | Path) -> UnsafePath:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Writes a file so that it is, at any moment and after a power cut, the old one or the complete new one."""
+    """Writes a file so that at any moment, and after a power cut, it is the old one or the complete new one."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # of a writer that was killed, or a link that somebody planted
+    temporary.unlink(missing_ok=True)  # left by a killed writer, or a link that somebody planted
     try:
         with open_file(temporary, "xb") as file:
             file.write(data)
@@ -140,8 +140,8 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def make_private(folder: Path) -> bool:
-    """Makes a folder that only this user can enter, or closes one of this user's that is there. False if what is there
-    is a link, somebody else's, or was open for others to write into.
+    """Makes a folder that only this user can enter, or makes this user's existing folder private. False if it exists
+    and is a link, belongs to somebody else, or others could write into it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):

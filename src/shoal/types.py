@@ -1,7 +1,7 @@
-"""The data that travels between the parts of Shoal.
+"""The data that is passed between the parts of Shoal.
 
-Every noun here is a NamedTuple or a frozen dataclass: nothing crosses a process or a module border as a bare tuple or a
-dict of strings. Arrays are numpy; torch enters only in `networks/`, `ops/`, `algorithms/` and `loops/`.
+Every type here is a NamedTuple or a frozen dataclass: no process or package passes a bare tuple or a dict of strings to
+another. Arrays are numpy; only `networks/`, `ops/`, `algorithms/` and `loops/` use torch.
 
 Shapes: B batch, T time, N lanes (the sub-environments of one actor).
 """
@@ -28,7 +28,7 @@ CUT = 2
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment looks like to an algorithm.
+    """The observations and actions of an environment, as an algorithm needs to know them.
 
     Attributes:
         env_id: the id it was made from.
@@ -39,7 +39,7 @@ class EnvSpec:
         num_actions: number of discrete actions, or 0 for a continuous action space.
         action_shape: shape of one action; `()` for discrete actions.
         action_low, action_high: bounds of a continuous action, flattened; empty for discrete actions.
-        reward_threshold: the return at which the environment counts as solved, if it says so.
+        reward_threshold: the return at which the environment counts as solved, if it has one.
     """
 
     env_id: str
@@ -59,7 +59,7 @@ class EnvSpec:
 
 
 class EnvStep(NamedTuple):
-    """The answer of a vector environment to one action per lane (NEXT_STEP autoreset).
+    """What a vector environment returns for one action per lane (NEXT_STEP autoreset).
 
     A lane that ended in the previous step is reset by this one: its action was ignored, its reward is 0.
     """
@@ -83,7 +83,7 @@ class Episode(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Where rows live. A logical number is never reused, so a key is its own staleness check."""
+    """Rows of shards. Logical numbers are never reused, so a key shows whether its row was overwritten."""
 
     shard: npt.NDArray[np.int32]
     lane: npt.NDArray[np.int32]
@@ -91,30 +91,30 @@ class Keys(NamedTuple):
 
     @staticmethod
     def empty(n: int) -> Keys:
-        """Room for n keys, all of shard 0."""
+        """Arrays for n keys, all of shard 0."""
         return Keys(np.zeros(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64))
 
     @staticmethod
     def joined(*some: Keys) -> Keys:
-        """Several, one after the other."""
+        """Several keys concatenated."""
         shard, lane, logical = (np.concatenate(columns) for columns in zip(*some, strict=True))
         return Keys(shard, lane, logical)
 
     def at(self, places: Any) -> Keys:
-        """Some of them: a slice is a view, an index array a copy."""
+        """Some of them: a slice gives a view, an index array a copy."""
         return Keys(self.shard[places], self.lane[places], self.logical[places])
 
     def put(self, places: Any, keys: Keys) -> None:
-        """Writes others in the places of some."""
+        """Overwrites the keys at some places."""
         self.shard[places], self.lane[places], self.logical[places] = keys
 
 
 class Selection(NamedTuple):
-    """What a selector picked: B starting rows and how likely each was."""
+    """What a selector drew: B starting rows and their probabilities."""
 
     keys: Keys
     probabilities: npt.NDArray[np.float64]
-    """[B] exact probability of each draw over everything eligible in all shards; in a mixture, to its part."""
+    """[B] exact probability of each draw among all rows of all shards that may be drawn; in a mixture, by its part."""
 
 
 class Transition(NamedTuple):
@@ -125,12 +125,10 @@ class Transition(NamedTuple):
     reward: npt.NDArray[np.float32]
     discount: npt.NDArray[np.float32]
     next_obs: Array
-    extras: Mapping[str, Array]
-    """Other recorded columns, at the first row."""
 
 
 class Sequence(NamedTuple):
-    """Unbroken stretches of the stream, time-major. Rows with `boundary` set hold no transition: mask them."""
+    """Unbroken sequences of steps, time-major. Rows with `boundary` set hold no transition: mask them."""
 
     obs: Array
     """[T + 1, B, *obs_shape] the last one is for bootstrapping."""
@@ -146,23 +144,21 @@ class Sequence(NamedTuple):
 
 
 UNKNOWN = np.empty(0, np.bool_)
-"""Stands for `Sample.fresh` where nobody says; shared, so never written to."""
+"""The default of `Sample.fresh`; shared, so never written to."""
 
 
 class Sample(NamedTuple):
-    """One batch. Its arrays live in a ring of prepared batches: use or copy them before `ring - 1` further samples."""
+    """One batch. Its arrays are reused: use or copy them before `ring - 1` more samples are drawn."""
 
     data: Transition | Sequence
     keys: Keys
     probabilities: npt.NDArray[np.float64]
     size: int | npt.NDArray[np.int64]
     """Number of rows that could have been drawn: N in the importance weight (N * P)^-beta. [B] in a mixture, the number
-    of the part that each draw came from: weights undo what a part prefers, not the ratios that were asked for."""
-    part: npt.NDArray[np.int32]
-    """[B] which part of a mixture each draw came from; zeros when there is one."""
+    of the draw's part: weights correct the preferences of a part, not the ratios of the mixture."""
     weights_version: float
     """Mean version of the weights that produced these rows; the learner's own version minus this is the staleness. NaN
-    when all of them are other runs' rows."""
+    when all rows are of other runs."""
     fresh: npt.NDArray[np.bool_] = UNKNOWN
-    """[B] True where a queue handed the draw out (fifo, circular), False where it was replayed. Empty in samples made
-    by hand; `Replay` always fills it."""
+    """[B] True where the draw comes from a queue (fifo, circular), False where it is replayed. Empty in samples made by
+    hand; `Replay` always fills it."""

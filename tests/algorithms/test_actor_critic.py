@@ -47,7 +47,7 @@ def play(config: Any, spec: EnvSpec, steps: int, lanes: int, seed: int = 1, algo
         extras["state"] = column["state"][0]
     data = Sequence(column["obs"], column["action"][:-1], reward, terminated, truncated, boundary, extras)
     half = np.arange(lanes) % 2 == 0
-    return Sample(data, Keys.empty(lanes), np.ones(lanes), lanes, np.zeros(lanes, np.int32), 0.0, half)
+    return Sample(data, Keys.empty(lanes), np.ones(lanes), lanes, 0.0, half)
 
 
 def loss_of(config: impala.Config, spec: EnvSpec, sample: Sample, **changes: Any) -> tuple[Any, dict[str, float]]:

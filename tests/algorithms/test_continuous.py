@@ -43,10 +43,9 @@ def sample_of(size: int = 32, seed: int = 0, spec: EnvSpec | None = None) -> Sam
         reward=rng.standard_normal(size).astype(np.float32),
         discount=np.where(rng.random(size) < 0.2, 0.0, 0.9).astype(np.float32),
         next_obs=5.0 + 2.0 * rng.standard_normal((size, *spec.obs_shape)).astype(np.float32),
-        extras={},
     )
     probabilities = rng.uniform(0.5, 1.5, size) / 1000
-    return Sample(data, Keys.empty(size), probabilities, 1000, np.zeros(size, np.int32), 0.0)
+    return Sample(data, Keys.empty(size), probabilities, 1000, 0.0)
 
 
 # Bounds.

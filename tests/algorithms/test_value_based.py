@@ -26,10 +26,9 @@ def make_sample(batch: int = 16, seed: int = 0) -> Sample:
         reward=rng.normal(size=batch).astype(np.float32),
         discount=np.where(rng.random(batch) < 0.2, 0.0, 0.97).astype(np.float32),
         next_obs=rng.normal(size=(batch, 4)).astype(np.float32),
-        extras={},
     )
     probabilities = rng.random(batch) / batch
-    return Sample(data, None, probabilities, 1000, np.zeros(batch, np.int32), 0.0)  # type: ignore[arg-type]
+    return Sample(data, None, probabilities, 1000, 0.0)  # type: ignore[arg-type]
 
 
 def make_learner(name: str, **changes: object) -> Learner:

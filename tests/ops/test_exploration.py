@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.ops import apex_epsilon, epsilon_greedy, epsilon_ladder
+from shoal.ops import epsilon_greedy, epsilon_ladder
 
 
 def test_ladder_by_hand() -> None:
@@ -15,29 +15,25 @@ def test_ladder_by_hand() -> None:
     np.testing.assert_allclose(epsilon_ladder(3), [0.4, 0.0161908, 0.00065536], rtol=1e-5)
     # The 20 actors of DHC: .4, .285, .204, ... , .0007
     np.testing.assert_allclose(epsilon_ladder(20)[:3], [0.4, 0.2854, 0.2036], atol=1e-4)
-    assert apex_epsilon(0, 1) == 0.4
     np.testing.assert_array_equal(epsilon_ladder(1), [0.4])
 
 
 @given(total=st.integers(1, 400), base=st.floats(0.01, 1.0), exponent=st.floats(0.0, 10.0))
-def test_ladder_falls_and_agrees_with_the_single_value(total: int, base: float, exponent: float) -> None:
+def test_ladder_falls_and_agrees_with_the_formula(total: int, base: float, exponent: float) -> None:
     ladder = epsilon_ladder(total, base, exponent)
     assert ladder.shape == (total,) and ladder.dtype == np.float64
     assert np.all(np.diff(ladder) <= 1e-15)
-    np.testing.assert_allclose(ladder, [apex_epsilon(i, total, base, exponent) for i in range(total)], rtol=1e-12)
+    formula = [base ** (1.0 + exponent * i / max(total - 1, 1)) for i in range(total)]
+    np.testing.assert_allclose(ladder, formula, rtol=1e-12)
 
 
 def test_ladder_refusals() -> None:
-    with pytest.raises(ValueError, match=r"index must be in \[0, 4\), got 4"):
-        apex_epsilon(4, 4)
-    with pytest.raises(ValueError, match="total must be at least 1, got 0"):
-        apex_epsilon(0, 0)
     with pytest.raises(ValueError, match="total must be at least 1, got 0"):
         epsilon_ladder(0)
     with pytest.raises(ValueError, match="base"):
         epsilon_ladder(2, base=0.0)
     with pytest.raises(ValueError, match="exponent"):
-        apex_epsilon(0, 2, exponent=-1.0)
+        epsilon_ladder(2, exponent=-1.0)
 
 
 def test_epsilon_zero_is_greedy_and_one_is_uniform() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.ops import importance_weights, mixed_max_mean_priority
+from shoal.ops import importance_weights
 
 
 def f64(*values: float) -> torch.Tensor:
@@ -70,33 +70,3 @@ def test_importance_weights_refusals() -> None:
         importance_weights(f64(0.5), 0, 0.4)
     with pytest.raises(ValueError, match="beta must be in"):
         importance_weights(f64(0.5), 1, 1.5)
-
-
-def test_mixed_max_mean_by_hand() -> None:
-    td_abs = torch.tensor([[1.0, 0.0], [5.0, 2.0], [3.0, 1.0]], requires_grad=True)
-    # .9 * 5 + .1 * 3 ; .9 * 2 + .1 * 1
-    priority = mixed_max_mean_priority(td_abs)
-    torch.testing.assert_close(priority, torch.tensor([4.8, 1.9]))
-    assert not priority.requires_grad
-    torch.testing.assert_close(mixed_max_mean_priority(td_abs, eta=1.0), torch.tensor([5.0, 2.0]))
-    torch.testing.assert_close(mixed_max_mean_priority(td_abs, eta=0.0), torch.tensor([3.0, 1.0]))
-
-
-def test_masked_rows_count_neither_in_the_maximum_nor_in_the_mean() -> None:
-    td_abs = torch.tensor([[1.0, 4.0], [5.0, 4.0], [3.0, math.nan]])
-    mask = torch.tensor([[True, False], [False, False], [True, False]])
-    # .9 * 3 + .1 * (1 + 3) / 2 ; nothing left
-    torch.testing.assert_close(mixed_max_mean_priority(td_abs, mask_t=mask), torch.tensor([2.9, 0.0]))
-
-
-def test_mixed_max_mean_refusals() -> None:
-    with pytest.raises(ValueError, match=r"td_abs must be \[T, B\] \(rank 2\), got shape \(3,\)"):
-        mixed_max_mean_priority(torch.ones(3))
-    with pytest.raises(ValueError, match=r"at least one step, got shape \(0, 3\)"):
-        mixed_max_mean_priority(torch.ones(0, 3))
-    with pytest.raises(ValueError, match=r"mask_t .* got shape \(3, 2\)"):
-        mixed_max_mean_priority(torch.ones(3, 1), mask_t=torch.ones(3, 2, dtype=torch.bool))
-    with pytest.raises(TypeError, match="mask_t must be bool"):
-        mixed_max_mean_priority(torch.ones(3, 1), mask_t=torch.ones(3, 1))
-    with pytest.raises(ValueError, match="eta must be in"):
-        mixed_max_mean_priority(torch.ones(3, 1), eta=1.1)

@@ -48,7 +48,7 @@ def reader(marked: ModuleType, shards: Any) -> ShardReader:
 
 
 def _replay(marked: ModuleType, reader: ShardReader, selector: Any, ring: int) -> tuple[Replay, NStepView]:
-    view = NStepView(marked.schema(), 2, 0.9, ("tag",))
+    view = NStepView(marked.schema(), 2, 0.9)
     return Replay([reader], selector, view, 16, ring=ring, seed=4), view
 
 

@@ -57,7 +57,7 @@ def test_batches_from_several_shards_are_what_was_written(
 ) -> None:
     readers = _marked(marked, shards, 128, 3, [40, 500, 0, 129], stack)
     views: list[Any] = [
-        NStepView(marked.schema(stack), 3, 0.9, ("tag",)),
+        NStepView(marked.schema(stack), 3, 0.9),
         SequenceView(marked.schema(stack), 5, 2, ("tag",)),
     ]
     for view in views:
@@ -70,7 +70,6 @@ def test_batches_from_several_shards_are_what_was_written(
             versions = sample.keys.logical % 1000
             assert sample.weights_version == pytest.approx(versions[::VERSION_STRIDE].mean())
             assert sample.size == replay.size
-            assert not sample.part.any()
         assert drawn == {0, 1, 3}
 
 
@@ -92,7 +91,7 @@ def test_an_empty_replay_has_nothing_to_give_yet(marked: ModuleType, shards: Any
 @pytest.mark.parametrize("selector", [Uniform, Prioritized])
 def test_a_reader_that_attaches_late_sees_a_wrapped_ring_whole(marked: ModuleType, shards: Any, selector: Any) -> None:
     readers = _marked(marked, shards, 64, 2, [1000])
-    view = NStepView(marked.schema(), 1, 0.9, ("tag",))
+    view = NStepView(marked.schema(), 1, 0.9)
     replay = Replay(readers, selector(), view, 256)
     seen: set[int] = set()
     for _ in range(20):
@@ -111,7 +110,7 @@ def test_a_reader_that_lags_by_any_number_of_rings_catches_up(
 ) -> None:
     path = shards.make(marked.info(64, 2))
     writer, reader = ShardWriter(path), ShardReader(path)
-    view = NStepView(marked.schema(), 2, 0.9, ("tag",))
+    view = NStepView(marked.schema(), 2, 0.9)
     replay = Replay([reader], selector(), view, 64)
     for _ in range(5):
         _grow(marked, reader, 0, lag, writer)
@@ -126,7 +125,7 @@ def test_a_reader_that_lags_by_any_number_of_rings_catches_up(
 
 def test_a_shard_may_join_later(marked: ModuleType, shards: Any) -> None:
     first, second = _marked(marked, shards, 64, 1, [50, 50])
-    view = NStepView(marked.schema(), 1, 0.9, ("tag",))
+    view = NStepView(marked.schema(), 1, 0.9)
     replay = Replay([first], Uniform(), view, 64)
     assert replay.sample() is not None
     size = replay.size
@@ -151,7 +150,7 @@ def test_other_columns_are_refused_by_name(marked: ModuleType, shards: Any, sche
 def test_a_ring_smaller_than_the_view_needs_is_refused(
     marked: ModuleType, shards: Any, n: int, stack: int, least: int
 ) -> None:
-    view = NStepView(marked.schema(stack), n, 0.9, ("tag",))
+    view = NStepView(marked.schema(stack), n, 0.9)
     small = ShardReader(shards.make(marked.info(least - 1, 1, stack)))
     with pytest.raises(
         ReplayError, match=rf"{least - 1} rows per lane; this view needs at least {least}.*replay\.capacity"
@@ -181,7 +180,7 @@ def test_the_same_seed_draws_the_same(marked: ModuleType, shards: Any) -> None:
 
 @pytest.mark.parametrize("ring", [1, 2, 5])
 def test_a_batch_holds_until_the_ring_comes_round(marked: ModuleType, shards: Any, ring: int) -> None:
-    view = NStepView(marked.schema(), 1, 0.9, ("tag",))
+    view = NStepView(marked.schema(), 1, 0.9)
     replay = Replay(_marked(marked, shards, 64, 1, [60]), Uniform(), view, 16, ring=ring)
     samples: list[Any] = []
     for _ in range(12):
@@ -197,7 +196,7 @@ def test_a_batch_holds_until_the_ring_comes_round(marked: ModuleType, shards: An
 def test_threads_copy_the_same(marked: ModuleType, shards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.replay.gather.PARALLEL_BYTES", 1)
     readers = _marked(marked, shards, 128, 2, [300, 300], stack=4)
-    view = NStepView(marked.schema(4), 3, 0.9, ("tag",))
+    view = NStepView(marked.schema(4), 3, 0.9)
     for _ in range(5):
         sample = Replay(readers, Uniform(), view, 128, threads=3).sample()
         assert sample is not None and not marked.Checker([0, 1]).wrong(sample, view).any()
@@ -297,7 +296,7 @@ def test_a_batch_is_what_is_ready_and_divides(
         assert sample is None and queued.replay.mean_batch == 0.0
         return
     assert sample is not None
-    assert len(sample.keys.logical) == len(sample.part) == len(sample.fresh) == len(sample.probabilities) == size
+    assert len(sample.keys.logical) == len(sample.fresh) == len(sample.probabilities) == size
     assert sample.fresh.sum() == size * ratio and sample.fresh[: round(size * ratio)].all()
     assert sample.keys.logical[: round(size * ratio)].tolist() == list(range(0, 4 * round(size * ratio), 4))
     assert sample.data.reward.shape == (4, size) and sample.data.obs.shape[:2] == (5, size)
@@ -312,7 +311,7 @@ def test_batches_of_all_sizes_stay_whole_in_the_ring(marked: ModuleType, shards:
         sample = queued.replay.sample()
         if sample is not None:
             samples.append(sample)
-            sizes.append(len(sample.part))
+            sizes.append(len(sample.fresh))
         for known in samples[-3:]:
             assert not marked.Checker([0]).wrong(known, queued.view).any()
     assert len(set(sizes)) > 4 and queued.replay.mean_batch == pytest.approx(np.mean(sizes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from shoal.errors import CorruptShard, WrongSchema
@@ -74,21 +73,3 @@ def test_an_impossible_stack_is_refused() -> None:
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(WrongSchema, match=r"No column 'rewrad'; this schema has obs, action, reward"):
         step_schema(HOPPER)["rewrad"]
-
-
-def _row(lanes: int) -> dict[str, np.ndarray]:
-    return {c.name: np.zeros((lanes, *c.shape), c.dtype) for c in step_schema(HOPPER).columns}
-
-
-def test_a_fitting_row_passes() -> None:
-    step_schema(HOPPER).check(_row(3), 3)
-
-
-def test_rows_that_do_not_fit_are_refused() -> None:
-    schema = step_schema(HOPPER)
-    with pytest.raises(WrongSchema, match=r"'obs' wants shape \(2, 11\) \(lanes first\), got \(3, 11\)"):
-        schema.check(_row(3), 2)
-    row = _row(2)
-    row["logits"] = row.pop("action")
-    with pytest.raises(WrongSchema, match=r"missing \['action'\], unknown \['logits'\]"):
-        schema.check(row, 2)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -85,16 +84,6 @@ def test_a_replaced_writer_stops_before_it_changes_anything(marked: ModuleType, 
     assert list(second.header.words) == words and (first.epoch, second.epoch) == (1, 2)
     second.append(row)
     assert reader.head == 4 and reader.columns["boundary"][:4, 0].tolist() == [0, 0, CUT, 0]
-
-
-def test_heartbeat(marked: ModuleType, shards: Any) -> None:
-    path = shards.make(marked.info(16, 1))
-    reader = ShardReader(path)
-    assert reader.heartbeat_age > 1e6
-    writer = ShardWriter(path)
-    assert 0 <= reader.heartbeat_age < 10
-    writer.header[Header.HEARTBEAT] = time.time_ns() - 30 * 10**9
-    assert 29 < reader.heartbeat_age < 40
 
 
 def test_readers_cannot_write(marked: ModuleType, shards: Any) -> None:

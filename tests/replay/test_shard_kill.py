@@ -30,7 +30,7 @@ def test_killed_writers_lose_nothing_that_was_published(marked: ModuleType, nurs
     path = shards.make(marked.info(ROWS, LANES, STACK))
     reader, rng = ShardReader(path), random.Random(1)
     schema = marked.schema(STACK)
-    views = [NStepView(schema, 3, 0.9, ("tag",)), SequenceView(schema, 5, 1, ("tag",))]
+    views = [NStepView(schema, 3, 0.9), SequenceView(schema, 5, 1, ("tag",))]
     selectors = (Prioritized(), Uniform())
     replays = [Replay([reader], one, view, 32) for one, view in zip(selectors, views, strict=True)]
     cuts: list[int] = []
@@ -44,7 +44,7 @@ def test_killed_writers_lose_nothing_that_was_published(marked: ModuleType, nurs
             for view, replay in zip(views, replays, strict=True):
                 sample = replay.sample()
                 if sample is not None:
-                    checked += len(sample.part)
+                    checked += len(sample.fresh)
                     assert not checker.wrong(sample, view).any()
             if time.monotonic() >= deadline:
                 break
@@ -128,7 +128,7 @@ def test_a_writer_killed_while_healing_is_healed_in_turn(
 
 def test_a_reader_attached_before_goes_on_after_a_reopening(marked: ModuleType, shards: Any) -> None:
     path = shards.make(marked.info(64, LANES))
-    view = NStepView(marked.schema(), 2, 0.5, ("tag",))
+    view = NStepView(marked.schema(), 2, 0.5)
     replay = Replay([ShardReader(path)], Uniform(), view, 64)
     ShardWriter(path).append_chunk(marked.block_of(SALT, LANES, 0, 30))
     before = replay.sample()

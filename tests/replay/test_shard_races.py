@@ -35,7 +35,7 @@ class Dawdling:
 
 def _views(marked: ModuleType) -> list[NStepView | SequenceView]:
     schema = marked.schema(STACK)
-    return [NStepView(schema, 3, 0.9, ("tag",)), SequenceView(schema, 6, 2, ("tag",))]
+    return [NStepView(schema, 3, 0.9), SequenceView(schema, 6, 2, ("tag",))]
 
 
 def _replays(views: list[Any], paths: list[Path]) -> list[Replay]:
@@ -114,7 +114,7 @@ class Overtaken:
 
 def _overtaken(marked: ModuleType, shards: Any, count: int, times: int = 1) -> tuple[Replay, NStepView]:
     path = shards.make(marked.info(64, 1))
-    writer, view = ShardWriter(path), NStepView(marked.schema(), 2, 0.9, ("tag",))
+    writer, view = ShardWriter(path), NStepView(marked.schema(), 2, 0.9)
     writer.append_chunk(marked.block_of(1, 1, 0, 60))
 
     def meanwhile() -> None:
@@ -138,7 +138,7 @@ def test_frames_overtaken_below_the_first_row_count_too(marked: ModuleType, shar
     path = shards.make(marked.info(64, 1, 4))
     writer, reader = ShardWriter(path), ShardReader(path)
     writer.append_chunk(marked.block_of(1, 1, 0, 64))
-    view = NStepView(marked.schema(4), 1, 0.9, ("tag",))
+    view = NStepView(marked.schema(4), 1, 0.9)
     fill, first = view.fill, []
 
     def overtaken(table: Any, keys: Any, *others: Any) -> None:

@@ -14,10 +14,21 @@ PRIORITIES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 
 def find(tree: SumTree, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Leaves and priorities at the points."""
-    leaf, priority = np.empty(len(points), np.int64), np.empty(len(points))
-    tree.find(points.copy(), leaf, priority)
+    """Leaves and priorities at the points, each drawn on its own."""
+    lane, leaf, priority = np.empty(len(points), np.int32), np.empty(len(points), np.int64), np.empty(len(points))
+    for i in range(len(points)):
+        one, ring = slice(i, i + 1), (tree.leaves, 1, tree.leaves - 1)
+        tree.draw(points[one].copy(), 0, 1.0, 0.0, 1.0, *ring, lane[one], leaf[one], priority[one])
     return leaf, priority
+
+
+def update(tree: SumTree, values: np.ndarray, leaves: np.ndarray, priorities: np.ndarray) -> None:
+    """Sets scattered leaves of the tree, and of a plain array beside it: leaves of priority zero stay as they are."""
+    zeros = np.zeros(len(leaves), np.int32)
+    assert tree.update(0, Keys(zeros, zeros, leaves), priorities, len(values), 1, 0, len(values)) == 0
+    for leaf, priority in zip(leaves, priorities, strict=True):
+        if values[leaf] > 0:
+            values[leaf] = priority  # the last of a repeated leaf wins
 
 
 def filled(values: np.ndarray) -> SumTree:
@@ -74,9 +85,7 @@ def test_updates_leave_every_sum_right(capacity: int, changes: list[tuple]) -> N
         if change[0] == "many":
             leaves = np.array([leaf % capacity for leaf, _ in change[1]], np.int64)
             priorities = np.array([priority for _, priority in change[1]])
-            tree.set_many(leaves, priorities)
-            for leaf, priority in zip(leaves, priorities, strict=True):
-                values[leaf] = priority  # the last of a repeated leaf wins
+            update(tree, values, leaves, priorities)
         else:
             start = change[1] % capacity
             priorities = np.array(change[2][: capacity - start])
@@ -93,12 +102,9 @@ def test_sums_do_not_drift() -> None:
     """1e5 updates over nine orders of magnitude: the tree is bit for bit one that was filled at once."""
     rng = np.random.default_rng(0)
     capacity = 5000
-    tree, values = SumTree(capacity), np.zeros(capacity)
+    tree, values = filled(np.ones(capacity)), np.ones(capacity)
     for _ in range(200):
-        leaves = rng.integers(0, capacity, 500)
-        priorities = 10.0 ** rng.uniform(-6, 3, 500)
-        tree.set_many(leaves, priorities)
-        values[leaves] = priorities  # numpy, too, lets the last one win
+        update(tree, values, rng.integers(0, capacity, 500), 10.0 ** rng.uniform(-6, 3, 500))
     assert np.array_equal(tree[np.arange(capacity)], values)
     assert tree.total == filled(values).total
     tree.set_range(0, np.zeros(capacity))
@@ -122,13 +128,16 @@ def test_leaves_of_priority_zero_are_never_drawn() -> None:
     rng = np.random.default_rng(1)
     values = np.where(rng.random(1000) < 0.5, 0.0, rng.random(1000) ** 8)
     tree = filled(values)
-    leaf, priority = find(tree, rng.random(200_000) * tree.total)
-    assert np.all(values[leaf] > 0) and np.array_equal(priority, values[leaf])
+    drawn, probability = Keys.empty(200_000), np.empty(200_000)
+    batch = (rng.random(200_000), 0, tree.total / 200_000, 0.0, tree.total)
+    tree.draw(*batch, 1000, 1, 999, drawn.lane, drawn.logical, probability)
+    assert np.all(values[drawn.logical] > 0) and not drawn.lane.any()
+    assert np.array_equal(probability, values[drawn.logical] / tree.total)
 
 
 def test_nothing_to_set_is_no_error() -> None:
     tree = filled(np.ones(4))
-    tree.set_many(np.empty(0, np.int64), np.empty(0))
+    update(tree, np.ones(4), np.empty(0, np.int64), np.empty(0))
     tree.set_range(2, np.empty(0))
     assert tree.total == 4.0
 

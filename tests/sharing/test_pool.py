@@ -301,7 +301,7 @@ def test_a_header_that_cannot_be_is_refused_by_name(group: Registry, head: int, 
     _set_word(bad, Header.HEAD, head)
     _set_word(bad, Header.CLAIM, claim)
     if when == "while it is read":  # nothing is raised, whatever the words are
-        torn = pool.torn(keys, np.arange(64))
+        torn = pool.table.torn(keys, np.arange(64))
         assert not len(torn) or pool.redraw(keys, torn)
     assert pool.draws(64) == 32 and "head" in pool.refused["bad"]
     assert pool.sizes() == {"fine": 100} and pool.draw(64, keys, 0)
@@ -388,7 +388,7 @@ def test_who_hands_out_nonsense_is_refused_until_it_announces_itself_anew(group:
     theirs = next(buffer.place for buffer in pool._buffers if buffer.entry == bad.entry)
     wrong = np.flatnonzero(keys.shard == theirs)[:3]
     obs[wrong] = np.nan
-    batch = Transition(obs, np.zeros(200, int), np.zeros(200, np.float32), np.ones(200, np.float32), obs, {})
+    batch = Transition(obs, np.zeros(200, int), np.zeros(200, np.float32), np.ones(200, np.float32), obs)
     assert set(pool.unsound(keys, places, batch)) == set(wrong) and pool.refused == {
         "bad": "it wrote nan in an observation"
     }

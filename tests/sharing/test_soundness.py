@@ -16,7 +16,7 @@ EVERYWHERE = np.arange(6)
 
 def batch(**changed: Any) -> Transition:
     zeros = {"obs": np.zeros((6, 3)), "action": np.zeros(6, np.int64), "next_obs": np.zeros((6, 3))}
-    return Transition(**{**zeros, "reward": np.zeros(6, np.float32), **changed, "discount": np.ones(6), "extras": {}})
+    return Transition(**{**zeros, "reward": np.zeros(6, np.float32), **changed, "discount": np.ones(6)})
 
 
 @pytest.mark.parametrize("name", ["obs", "next_obs", "reward"])

@@ -1,4 +1,4 @@
-"""An environment's own error in one line, with the place in the user's code that it came from."""
+"""An environment's own error in one line, with the place in the user's code that raised it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def traceback_if_asked(error: BaseException) -> str:
 
 
 def close_quietly(env: Any) -> None:
-    """Closes an environment that is no longer needed: an error of its `close` would be nobody's concern."""
+    """Closes an environment that is no longer needed and ignores errors of its `close`."""
     with contextlib.suppress(Exception, SystemExit):
         env.close()
 
 
 def _blamed(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
-    """The innermost frame of the user's own files; without one that of an installed package, and then the innermost of
-    all. None where Shoal's own check raised.
+    """The innermost frame in the user's own files, else in an installed package, else of all. None where Shoal's own
+    check raised.
     """
     if not frames or _SHOAL in Path(frames[-1].filename).resolve().parents:
         inside: list[traceback.FrameSummary] = [frame for frame in frames if _distance(frame) < _NOBODYS]
@@ -51,7 +51,7 @@ def _blamed(frames: traceback.StackSummary) -> traceback.FrameSummary | None:
 
 
 def _distance(frame: traceback.FrameSummary) -> int:
-    """How far from the user's own files a frame is: 0 in one of them, 1 in an installed package."""
+    """0 for a frame in the user's own files, 1 in an installed package, 2 elsewhere."""
     file = Path(frame.filename)
     folders = file.resolve().parents
     if file.name.startswith("<") or _SHOAL in folders or _GYMNASIUM in folders:

@@ -1,4 +1,4 @@
-"""Lost lives as ends of the learner's episodes, while the game goes on."""
+"""Ends the learner's episode at each lost life, while the game goes on."""
 
 from __future__ import annotations
 

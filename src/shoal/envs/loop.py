@@ -20,11 +20,11 @@ Step = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[st
 
 
 class LoopVectorEnv(VectorEnv[Array, Array, Array]):
-    """What `gymnasium.vector.SyncVectorEnv` does in NEXT_STEP autoreset, to the letter (a test compares them).
+    """Does exactly what `gymnasium.vector.SyncVectorEnv` does in NEXT_STEP autoreset (a test compares them).
 
-    It exists for three things. `lane` says which sub-environment was running when one raised; observations are written
-    once, in the policy's dtype, into a fresh array that is the caller's; and the sub-environments' info dicts, which
-    nobody here reads, are not merged.
+    It exists for three reasons. `lane` says which sub-environment was running when one raised. Observations are written
+    once, in the policy's dtype, into a new array. And the sub-environments' info dicts, which nobody reads, are not
+    merged.
     """
 
     def __init__(self, make_one: Callable[[], gymnasium.Env[Any, Any]], lanes: int) -> None:
@@ -82,7 +82,7 @@ class LoopVectorEnv(VectorEnv[Array, Array, Array]):
         return obs, rewards, terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the sub-environments, all of them even if one refuses."""
+        """Closes all sub-environments, even if one raises."""
         for env in self.envs:
             close_quietly(env)
 

@@ -1,4 +1,4 @@
-"""Makes environments from settings: for an actor, for a description, for a video or a window."""
+"""Makes environments from settings: for actors, for descriptions, for videos and windows."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ RenderMode = Literal["rgb_array", "human"]
 def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = True) -> Env:
     """Makes the lanes of one actor.
 
-    Atari games run on ale-py's native vector environment. Others run on the environment's own vector version where it
-    has one that keeps the same promises, else one after the other. Observations other than Box (Dict, Tuple, Discrete,
-    MultiDiscrete, MultiBinary) are flattened to one vector by Gymnasium's FlattenObservation; uint8 and float32 are
-    kept, other dtypes become float32.
+    Atari games run on ale-py's native vector environment. Others run on the environment's own vector version if it has
+    one that behaves the same (see `_own_vector`), else one after the other. Observations other than Box (Dict, Tuple,
+    Discrete, MultiDiscrete, MultiBinary) are flattened to one vector by Gymnasium's FlattenObservation; uint8 and
+    float32 stay, other dtypes become float32.
 
     Args:
         settings: which environment, and how it is prepared.
         lanes: how many.
-        seed: the same seed and actions give the same stream; give each actor another one.
+        seed: the same seed and actions give the same stream; every actor needs its own.
         training: False for evaluation: rewards are not clipped and lost lives do not end episodes.
 
     Raises:
@@ -46,47 +46,41 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
         EnvError: making it raised.
     """
     atari = is_atari(settings.id)
-    bound = reward_bound(settings)
     seeds: Any = lane_seeds(seed, lanes)
-    fresh = True
-    if atari:
+    own = None if atari else _guarded(settings.id, lambda: _own_vector(settings, lanes))
+    if own is not None:
+        vector, seeds = own, int(seeds[0])
+    elif atari:
         vector = _guarded(settings.id, lambda: make_atari(settings, lanes))
     else:
-        vector = _guarded(settings.id, lambda: _own_vector(settings, lanes))
-        if vector is not None:
-            seeds, fresh = int(seeds[0]), False
-        else:
-            vector = _guarded(settings.id, lambda: LoopVectorEnv(lambda: _make_one(settings), lanes))
+        vector = _guarded(settings.id, lambda: LoopVectorEnv(lambda: _make_one(settings), lanes))
     return Env(
         vector,
-        _spec(settings, vector.single_observation_space, vector.single_action_space),
+        describe(settings, vector.single_observation_space, vector.single_action_space),
         seeds,
-        reward_bound=bound if training else None,
-        copy=not fresh,
+        reward_bound=reward_bound(settings) if training else None,
+        copy=own is not None,
         episodic_life=atari and training and settings.episodic_life,
     )
 
 
 def describe_env(settings: EnvSettings) -> EnvSpec:
-    """What the environment looks like to an algorithm; makes one and closes it. Raises what `make_env` raises."""
-    return _spec(settings, *describe_spaces(settings))
+    """The environment's EnvSpec; makes one and closes it. Raises what `make_env` raises."""
+    return describe(settings, *describe_spaces(settings))
 
 
 def describe_spaces(settings: EnvSettings) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Observation and action space as Gymnasium has them; makes an environment and closes it."""
-    if is_atari(settings.id):
-        vector = _guarded(settings.id, lambda: make_atari(settings, 1))
-        found = vector.single_observation_space, vector.single_action_space
-        close_quietly(vector)
-    else:
-        env = _guarded(settings.id, lambda: _make_one(settings))
-        found = env.observation_space, env.action_space
-        close_quietly(env)
-    return found
+    """Observation and action space, flattened; makes an environment and closes it."""
+    atari = is_atari(settings.id)
+    env: Any = _guarded(settings.id, lambda: make_atari(settings, 1) if atari else _make_one(settings))
+    close_quietly(env)
+    if atari:
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
 
 
 def episode_limit(settings: EnvSettings) -> int | None:
-    """Steps after which the environment's time limit ends an episode; None if it has none."""
+    """The environment's time limit in steps; None if it has none."""
     asked = settings.max_episode_steps or settings.kwargs.get("max_episode_steps")
     if is_atari(settings.id):
         most = MAX_FRAMES // settings.frame_skip
@@ -98,7 +92,7 @@ def episode_limit(settings: EnvSettings) -> int | None:
 def make_plain_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:
     """One environment as Gymnasium makes it, with the settings' arguments and time limit.
 
-    Nothing is flattened, cast or clipped. An Atari game observes what a policy takes, the newest frames preprocessed.
+    Nothing is flattened, cast or clipped. An Atari game gives preprocessed, stacked frames, as a policy takes them.
     Raises what `make_env` raises.
     """
     atari = is_atari(settings.id)
@@ -106,15 +100,15 @@ def make_plain_env(settings: EnvSettings) -> gymnasium.Env[Any, Any]:
 
 
 def reward_bound(settings: EnvSettings) -> float | None:
-    """What training rewards are clipped to: by default 1 on Atari, nothing elsewhere."""
+    """The bound that training rewards are clipped to: by default 1 on Atari, none elsewhere."""
     return (1.0 if is_atari(settings.id) else None) if settings.reward_clip == "auto" else settings.reward_clip
 
 
 def make_render_env(settings: EnvSettings, mode: RenderMode = "rgb_array") -> gymnasium.Env[Any, Any]:
-    """One environment that can be looked at, and observes and takes actions as a policy does.
+    """One environment that renders, with a policy's observations and actions.
 
-    Rewards are true and lost lives do not end an episode. It renders once before it is returned, so that a missing
-    package or display is found out before an evaluation, not after.
+    Rewards are not clipped and lost lives do not end an episode. It renders once before it is returned, so that a
+    missing package or display is found before an evaluation, not after.
 
     Args:
         settings: which environment.
@@ -147,7 +141,7 @@ def _shown(settings: EnvSettings, mode: RenderMode) -> gymnasium.Env[Any, Any]:
 
 
 class _Enlarged(gymnasium.Wrapper[Array, Any, Array, Any]):
-    """Pictures of a size that can be seen on a screen of today."""
+    """Pictures three times as large, for today's screens."""
 
     TIMES = 3
 
@@ -157,7 +151,7 @@ class _Enlarged(gymnasium.Wrapper[Array, Any, Array, Any]):
 
 
 class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
-    """Observations in the policy's dtype, the policy's actions in the environment's range: as `Env` does for lanes."""
+    """Casts observations to the policy's dtype and maps its actions, as `Env` does for lanes."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], env_id: str) -> None:
         super().__init__(env)
@@ -203,7 +197,7 @@ def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     env = _plain(settings, **changes)
     try:
         env = flatten_if_structured(env)
-        _spec(settings, env.observation_space, env.action_space)
+        describe(settings, env.observation_space, env.action_space)
     except BaseException:
         close_quietly(env)
         raise
@@ -211,9 +205,10 @@ def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
 
 
 def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
-    """The environment's own vector version, or None if there is none or it would behave differently from the loop.
+    """The environment's own vector version, or None if there is none that behaves like the loop.
 
-    It must autoreset as we do, observe arrays, take the user's arguments and the time limit, and have no wrappers.
+    It must autoreset in the next step, observe a Box, take the user's arguments and the time limit, and have no
+    wrappers.
     """
     registration = find_registration(settings.id)
     if registration.vector_entry_point is None or registration.additional_wrappers:
@@ -225,7 +220,7 @@ def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
         arguments["max_episode_steps"] = settings.max_episode_steps
     try:
         vector = gymnasium.make_vec(registration, lanes, "vector_entry_point", **arguments)
-    except TypeError:  # it does not take one of the arguments; the loop may, and if not, its error is the clearer one
+    except TypeError:  # it does not take an argument; the loop may, and if not, its error is clearer
         return None
     same_reset = vector.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
     if same_reset and isinstance(vector.single_observation_space, spaces.Box):
@@ -235,20 +230,10 @@ def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
     return None
 
 
-def _spec(settings: EnvSettings, observation: spaces.Space[Any], action: spaces.Space[Any]) -> EnvSpec:
-    return describe(
-        settings.id,
-        observation,
-        action,
-        frame_stack=settings.frame_stack if is_atari(settings.id) else 1,
-        reward_threshold=find_registration(settings.id).reward_threshold,
-    )
-
-
 def _guarded(env_id: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
-    except (Exception, SystemExit) as error:  # an environment may not end the program
+    except (Exception, SystemExit) as error:  # an environment must not end the program
         failure = make_failure(env_id, error)
         if failure is error:
             raise

@@ -1,4 +1,4 @@
-"""Observations as an environment gives them, made what a policy takes."""
+"""From an environment's raw observations to a policy's arrays."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class ObservationMap:
             )
         if not np.can_cast(flat.dtype, self._spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {flat.dtype}; {where} has {self._spec.obs_dtype}.")
-        with np.errstate(over="ignore"):  # said below
+        with np.errstate(over="ignore"):  # reported below
             batch = np.ascontiguousarray(flat, self._spec.obs_dtype)
         if batch.dtype.kind == "f" and not (fine := np.isfinite(batch)).all():
             wrong = flat[~fine][0]
-            raise ConfigError(f"The observation holds {wrong}, which no {batch.dtype} can be: no action follows.")
+            raise ConfigError(f"The observation holds {wrong}, which is no finite {batch.dtype}: no action follows.")
         return batch, single
 
     def _array(self, obs: Any) -> Array:
@@ -83,7 +83,7 @@ class ObservationMap:
 
 
 def _batch_size(space: Space, obs: Any) -> int | None:
-    """How many observations these are; None for a single one that is not in a batch. Its first array decides."""
+    """The number of observations in a batch; None for a single observation. The first array decides."""
     if isinstance(space, spaces.Dict):
         name = next(iter(space))
         return _batch_size(space[name], obs[name])

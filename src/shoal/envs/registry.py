@@ -18,7 +18,7 @@ _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 
 
 def find_registration(env_id: str) -> Registration:
-    """Looks an id up, importing `package` of `package:Id-v0` first, and ale-py for an id nobody has registered.
+    """Looks up an id. Imports the package of `package:Id-v0` first, and ale-py for an id that is not registered.
 
     Raises:
         ConfigError: the package of the id cannot be imported, or ale-py is needed and missing.

@@ -1,4 +1,4 @@
-"""How Gymnasium's spaces look to a policy."""
+"""From Gymnasium's spaces to the arrays of a policy, and from a policy's actions to the environment's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 
+from shoal.envs.registry import find_registration, is_atari
+from shoal.envs.settings import EnvSettings
 from shoal.errors import ConfigError, EnvError
 from shoal.types import Array, EnvSpec
 
@@ -16,27 +18,26 @@ Space = spaces.Space[Any]
 
 
 def flatten_if_structured(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Box observations stay as they are; Dict, Tuple, Discrete, MultiDiscrete and MultiBinary become one vector."""
+    """Flattens Dict, Tuple, Discrete, MultiDiscrete and MultiBinary observations to one vector; Box is unchanged."""
     if isinstance(env.observation_space, spaces.Box):
         return env
     return FlattenObservation(env)
 
 
 def policy_dtype(space: spaces.Box) -> np.dtype[Any]:
-    """uint8 and float32 are kept; everything else (float64, integers, booleans) becomes float32."""
+    """uint8 and float32 stay; everything else (float64, integers, booleans) becomes float32."""
     return space.dtype if space.dtype in (np.uint8, np.float32) else np.dtype(np.float32)
 
 
-def describe(
-    env_id: str, observation: Space, action: Space, *, frame_stack: int = 1, reward_threshold: float | None = None
-) -> EnvSpec:
+def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpec:
     """The EnvSpec of an environment with these (already flattened) spaces.
 
     Raises:
-        ConfigError: a space no algorithm here can use.
+        ConfigError: no algorithm can use one of the spaces.
     """
+    env_id = settings.id
     if not isinstance(observation, spaces.Box):
-        raise ConfigError(f"Environment {env_id!r}: the observation space {observation} cannot be made an array.")
+        raise ConfigError(f"Environment {env_id!r}: the observation space {observation} cannot become an array.")
     num_actions, low, high = 0, (), ()
     if isinstance(action, spaces.Discrete):
         num_actions = int(action.n)
@@ -50,20 +51,20 @@ def describe(
         env_id=env_id,
         obs_shape=tuple(observation.shape),
         obs_dtype=policy_dtype(observation).name,
-        frame_stack=frame_stack,
+        frame_stack=settings.frame_stack if is_atari(env_id) else 1,
         num_actions=num_actions,
         action_shape=() if num_actions else tuple(action.shape or ()),
         action_low=low,
         action_high=high,
-        reward_threshold=reward_threshold,
+        reward_threshold=find_registration(env_id).reward_threshold,
     )
 
 
 class ActionMap:
-    """From a policy's actions to the environment's: Discrete is checked and `start` added, Box is clipped and cast."""
+    """From a policy's actions to the environment's: checks Discrete actions and adds `start`, clips and casts Box."""
 
     def __init__(self, space: Space) -> None:
-        """`space` of one lane: Discrete or Box."""
+        """`space` is that of one lane: Discrete or Box."""
         self._bounds: tuple[Array, Array] | None = None
         self._dtype: np.dtype[Any] = np.dtype(np.int64)
         if isinstance(space, spaces.Box):
@@ -72,14 +73,18 @@ class ActionMap:
             self._size, self._start = int(space.n), int(space.start)
 
     def __call__(self, actions: Array) -> Array:
-        """[N, ...] or one action; returns `actions` itself when nothing has to change."""
+        """Takes [N, ...] or one action; returns `actions` itself when nothing changes.
+
+        Raises:
+            EnvError: a discrete action is out of range.
+        """
         if self._bounds is not None:
             low, high = self._bounds
             clipped: Array = np.minimum(np.maximum(actions, low), high)
             return clipped.astype(self._dtype, copy=False)
         if actions.dtype != self._dtype:
             actions = actions.astype(self._dtype)
-        # Seen as unsigned, a negative action is huge: one pass checks both ends. ale-py would play a no-op instead.
+        # As unsigned, a negative action is huge: one pass checks both ends. ale-py would play a no-op instead.
         if actions.view(np.uint64).max() >= self._size:
             raise EnvError(f"An action of {actions.tolist()} is outside 0..{self._size - 1}.")
         return actions + self._start if self._start else actions
@@ -91,7 +96,7 @@ class _Checked(spaces.MultiDiscrete):
 
 
 def skip_second_check(vector: Any) -> None:
-    """Spares a vector environment its own check of discrete actions, a sixth of CartPole's step; ActionMap did it."""
+    """Turns off a vector environment's own check of discrete actions, a sixth of CartPole's step: ActionMap checks."""
     space = vector.action_space
     if type(space) is spaces.MultiDiscrete:
         vector.action_space = _Checked(space.nvec, dtype=space.dtype.type, start=space.start)

@@ -1,4 +1,4 @@
-"""The environment an actor steps: N lanes, validated, with true episode returns."""
+"""The environment that an actor steps: N lanes, validated, with unclipped episode returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Env:
             step = env.step(policy(obs))
             obs = step.obs
 
-    Every array it returns is fresh and the caller's to keep or change; it keeps no reference to any.
+    Every array it returns is new: the caller may keep or change it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Env:
             spec: what it looks like.
             seed: what its first `reset` takes as seed.
             reward_bound: clip `EnvStep.reward` to plus or minus this.
-            copy: whether `vector` may use again the arrays it returned, or observes in another dtype than the spec's.
+            copy: whether `vector` reuses the arrays it returns, or observes in another dtype than the spec's.
             episodic_life: end the learner's episode at each lost life (ale-py only).
         """
         self.spec = spec
@@ -93,7 +93,7 @@ class Env:
         played = self._to_env(actions)
         try:
             obs, raw_reward, terminated, truncated, info = self._vector.step(played)
-        except (Exception, SystemExit) as error:  # an environment may not end the run
+        except (Exception, SystemExit) as error:  # an environment must not end the run
             raise self._raised("step", error) from error
         obs = self._checked_obs(obs)
         if self._copy:
@@ -106,17 +106,18 @@ class Env:
         if self._resetting is not None:
             self._returns[self._resetting] = 0.0
             reward[self._resetting] = 0.0
+            self._resetting = None
         if self._bound is not None:
             np.minimum(reward, self._bound, out=reward)
             np.maximum(reward, -self._bound, out=reward)
         ended = terminated | truncated
-        finished = self._finish(ended) if np.count_nonzero(ended) else self._nothing_finished()
+        finished = self._finish(ended) if np.count_nonzero(ended) else ()
         if self._lives is not None:
             terminated, truncated = self._lives.apply(obs, reward, terminated, truncated, info["lives"])
         return EnvStep(obs, reward, terminated, truncated, finished)
 
     def close(self) -> None:
-        """Closes the lanes, whatever their own `close` says to it; a second call does nothing."""
+        """Closes the lanes and ignores errors of their own `close`; a second call does nothing."""
         if not self._closed:
             self._closed = True
             close_quietly(self._vector)
@@ -128,10 +129,6 @@ class Env:
         self._started[lanes] = self._steps + 1
         self._resetting = lanes
         return finished
-
-    def _nothing_finished(self) -> tuple[Episode, ...]:
-        self._resetting = None
-        return ()
 
     def _checked_obs(self, obs: Any) -> Array:
         if not isinstance(obs, np.ndarray) or obs.shape != self._obs_shape:

@@ -92,7 +92,6 @@ class Actor:
                     break
                 continue
             ticks += 1
-        self._writer.beat()
         elapsed = time.perf_counter() - began
         return ActorReport(self._index, taken, elapsed, waited, tuple(episodes), self._version, tuple(notes))
 

@@ -16,7 +16,7 @@ from shoal.ops.continuous_control import (
     soft_q_target,
 )
 from shoal.ops.distributions import ActionDistribution, Categorical, DiagonalGaussian
-from shoal.ops.exploration import apex_epsilon, epsilon_greedy, epsilon_ladder
+from shoal.ops.exploration import epsilon_greedy, epsilon_ladder
 from shoal.ops.moments import Moments, merged_moments
 from shoal.ops.policy_learning import (
     clipped_surrogate_loss,
@@ -25,9 +25,8 @@ from shoal.ops.policy_learning import (
     policy_gradient_loss,
     relevance_mask,
 )
-from shoal.ops.priority import importance_weights, mixed_max_mean_priority
-from shoal.ops.returns import n_step_return
-from shoal.ops.schedules import LinearSchedule, PolynomialSchedule, linear_schedule, polynomial_schedule
+from shoal.ops.priority import importance_weights
+from shoal.ops.schedules import linear_schedule, polynomial_schedule
 from shoal.ops.squashed_gaussian import SquashedSample, squashed_gaussian, temperature_loss
 from shoal.ops.value_learning import (
     batched_index,
@@ -45,12 +44,9 @@ __all__ = [
     "ActionDistribution",
     "Categorical",
     "DiagonalGaussian",
-    "LinearSchedule",
     "Moments",
-    "PolynomialSchedule",
     "SquashedSample",
     "VTrace",
-    "apex_epsilon",
     "batched_index",
     "bootstrap_target",
     "categorical_loss",
@@ -67,8 +63,6 @@ __all__ = [
     "linear_schedule",
     "masked_mean",
     "merged_moments",
-    "mixed_max_mean_priority",
-    "n_step_return",
     "normalized",
     "policy_gradient_loss",
     "polynomial_schedule",

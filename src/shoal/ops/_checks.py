@@ -1,7 +1,7 @@
-"""Early refusals shared by the functions of `ops/`.
+"""Checks of arguments, shared by the functions of `ops/`.
 
-Broadcasting is the classic silent bug of value learning: `[B] - [B, 1]` is a legal `[B, B]`. So every function says the
-axes of its arguments, and an axis letter has one size within one call.
+Broadcasting is the classic silent bug of value learning: `[B] - [B, 1]` is a legal `[B, B]`. So every function states
+the axes of its arguments, and an axis letter has one size within one call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def check_axes(**tensors: tuple[Tensor, str]) -> None:
-    """Refuses tensors whose rank or sizes do not fit.
+    """Refuses tensors of a wrong rank or size.
 
     Args:
         **tensors: name=(tensor, axes), one letter per axis, e.g. `q_t=(q_t, "BA")`. Equal letters mean equal sizes.
@@ -28,6 +28,12 @@ def check_axes(**tensors: tuple[Tensor, str]) -> None:
             if sizes.setdefault(axis, size) != size:
                 expected = f"{_written(axes)} with {axis} = {sizes[axis]}"
                 raise ValueError(f"{name} must be {expected}, got shape {tuple(shape)}.")
+
+
+def check_floats(**tensors: tuple[Tensor, str]) -> None:
+    """`check_axes` and `check_floating` of the same tensors."""
+    check_axes(**tensors)
+    check_floating(**{name: tensor for name, (tensor, _) in tensors.items()})
 
 
 def _written(axes: str) -> str:

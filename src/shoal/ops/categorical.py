@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.ops._checks import check_axes, check_floating
+from shoal.ops._checks import check_floats
 
 
 def support(low: float, high: float, atoms: int) -> Tensor:
@@ -28,8 +28,8 @@ def support(low: float, high: float, atoms: int) -> Tensor:
 
 
 def categorical_projection(z_q: Tensor, z_p: Tensor, probs: Tensor) -> Tensor:
-    """Moves a distribution on atoms `z_p` onto the atoms `z_q`: each atom's probability goes to its two neighbours, in
-    proportion to how near they are; beyond the ends all of it goes to the end.
+    """Projects a distribution on atoms `z_p` onto the atoms `z_q`: each atom's probability is split between its two
+    neighbours, in proportion to how near they are. Beyond the ends all of it goes to the end.
 
     "A Distributional Perspective on Reinforcement Learning", algorithm 1, https://arxiv.org/abs/1707.06887.
 
@@ -39,10 +39,9 @@ def categorical_projection(z_q: Tensor, z_p: Tensor, probs: Tensor) -> Tensor:
         probs: [B, M] their probabilities.
 
     Returns:
-        [B, N] probabilities on `z_q`, without gradient. The mean is kept wherever no atom lies beyond the ends.
+        [B, N] probabilities on `z_q`, without gradient. The mean is unchanged where no atom lies beyond the ends.
     """
-    check_axes(z_q=(z_q, "N"), z_p=(z_p, "BM"), probs=(probs, "BM"))
-    check_floating(z_q=z_q, z_p=z_p, probs=probs)
+    check_floats(z_q=(z_q, "N"), z_p=(z_p, "BM"), probs=(probs, "BM"))
     with torch.no_grad():
         count = z_q.shape[0]
         # No .item(): the position is found on the device, and the update can be captured as a graph.
@@ -69,6 +68,5 @@ def categorical_loss(logits_tm1: Tensor, target_probs: Tensor) -> Tensor:
     Returns:
         [B] losses, with a gradient to `logits_tm1` only.
     """
-    check_axes(logits_tm1=(logits_tm1, "BN"), target_probs=(target_probs, "BN"))
-    check_floating(logits_tm1=logits_tm1, target_probs=target_probs)
+    check_floats(logits_tm1=(logits_tm1, "BN"), target_probs=(target_probs, "BN"))
     return -(target_probs.detach() * torch.log_softmax(logits_tm1, dim=1)).sum(dim=1)

@@ -1,7 +1,7 @@
 """Targets of actor-critic learning with continuous actions, and the noise that explores and smooths.
 
-Critics come as ensembles: `q_t` is [M, B], M critics' values of the next state and the (target) policy's action there.
-Actions are in [-1, 1] here; whoever talks to an environment scales them. Targets never carry a gradient.
+Critics are ensembles: `q_t` is [M, B], the values that M critics give to the next state and the (target) policy's
+action there. Actions are in [-1, 1] here; they are scaled for the environment elsewhere. Targets have no gradient.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.ops._checks import check_axes, check_floating
+from shoal.ops._checks import check_floats
 
 
 def sigma_ladder(total: int, largest: float, smallest: float) -> npt.NDArray[np.float64]:
-    """Standard deviations of the noise of many explorers, from the boldest to the most careful, in equal ratios.
+    """Standard deviations of the noise of many explorers, from the largest to the smallest, in equal ratios.
 
-    What the ladder of epsilons of "Distributed Prioritized Experience Replay" (https://arxiv.org/abs/1803.00933) is for
-    discrete actions: each explorer keeps its own for the whole training.
+    The counterpart for continuous actions of the epsilons in "Distributed Prioritized Experience Replay"
+    (https://arxiv.org/abs/1803.00933): each explorer keeps its own for the whole training.
 
     Args:
         total: how many explorers there are (actors times lanes); a single one has the geometric mean.
@@ -52,8 +52,7 @@ def bootstrap_target(v_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
     Returns:
         [B] or [B, N], without gradient.
     """
-    check_axes(v_t=(v_t, "BN" if v_t.dim() == 2 else "B"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
-    check_floating(v_t=v_t, r_t=r_t, discount_t=discount_t)
+    check_floats(v_t=(v_t, "BN" if v_t.dim() == 2 else "B"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
     with torch.no_grad():
         if v_t.dim() == 2:
             return r_t[:, None] + discount_t[:, None] * v_t
@@ -61,7 +60,7 @@ def bootstrap_target(v_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
 
 
 def clipped_double_q_target(q_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
-    """Target of TD3: the least of the critics' values, r + discount * min_m q_m.
+    """Target of TD3: r + discount * min_m q_m, with the minimum over the critics.
 
     "Addressing Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
 
@@ -73,8 +72,7 @@ def clipped_double_q_target(q_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Ten
     Returns:
         [B] targets, without gradient.
     """
-    check_axes(q_t=(q_t, "MB"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
-    check_floating(q_t=q_t, r_t=r_t, discount_t=discount_t)
+    check_floats(q_t=(q_t, "MB"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
     with torch.no_grad():
         return r_t + discount_t * q_t.amin(dim=0)
 
@@ -87,35 +85,33 @@ def soft_q_target(q_t: Tensor, log_prob_t: Tensor, temperature: Tensor, r_t: Ten
     Args:
         q_t: [M, B] values of the next state and an action drawn there, by each target critic.
         log_prob_t: [B] log-probability of that action.
-        temperature: scalar, what a unit of entropy is worth.
+        temperature: scalar, the weight of the entropy.
         r_t: [B] rewards.
         discount_t: [B] discounts, 0 where the episode terminated.
 
     Returns:
         [B] targets, without gradient.
     """
-    check_axes(q_t=(q_t, "MB"), log_prob_t=(log_prob_t, "B"), temperature=(temperature, ""))
-    check_axes(q_t=(q_t, "MB"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
-    check_floating(q_t=q_t, log_prob_t=log_prob_t, temperature=temperature, r_t=r_t, discount_t=discount_t)
+    values = {"q_t": (q_t, "MB"), "log_prob_t": (log_prob_t, "B"), "temperature": (temperature, "")}
+    check_floats(**values, r_t=(r_t, "B"), discount_t=(discount_t, "B"))
     with torch.no_grad():
         return r_t + discount_t * (q_t.amin(dim=0) - temperature * log_prob_t)
 
 
 def smoothed_action(action: Tensor, noise: Tensor, clip: float) -> Tensor:
-    """Target policy smoothing: the action and a little bounded noise, kept within [-1, 1].
+    """Target policy smoothing: the action plus clipped noise, clipped to [-1, 1].
 
     "Addressing Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
 
     Args:
         action: [B, A] of the target policy.
         noise: [B, A] of the same scale.
-        clip: most that the noise may change a dimension; positive.
+        clip: largest change of a dimension by the noise; positive.
 
     Returns:
         [B, A] without gradient.
     """
-    check_axes(action=(action, "BA"), noise=(noise, "BA"))
-    check_floating(action=action, noise=noise)
+    check_floats(action=(action, "BA"), noise=(noise, "BA"))
     if not clip > 0:
         raise ValueError(f"clip must be positive, got {clip}.")
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Distributions over actions, for policies that are learned by their gradient.
+"""Distributions over actions, for policies learned by policy gradients.
 
-A distribution's parameters are one tensor, [..., P], as networks make them, actors record them with the actions they
-took, and learners compare them. The classes hold sizes only and are as pure as functions.
+A distribution's parameters are one tensor, [..., P]: networks output it, actors record it with their actions, learners
+compare it. The classes hold only sizes and have no state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionDistribution(Protocol):
-    """What a policy needs to know of its actions.
+    """What a policy needs of a distribution over actions.
 
     distribution = Categorical(6)
     params = network(observation)  # [..., P]
@@ -30,27 +30,21 @@ class ActionDistribution(Protocol):
     @property
     def parameters(self) -> int:
         """P, how many parameters there are."""
-        ...
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         """Log probability (or density) of `action`, [...]; the gradient goes to `params`, and to a float action."""
-        ...
 
     def entropy(self, params: Tensor) -> Tensor:
         """Entropy, [...], in nats; differential, so possibly negative, where actions are continuous."""
-        ...
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         """KL(p || q), [...], exact; p and q are parameters of one shape. Rounding may leave it a hair below 0."""
-        ...
 
     def mode(self, params: Tensor) -> Tensor:
         """The most likely action, without gradient."""
-        ...
 
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A random action, without gradient; `generator` lives on the device of `params`. None: torch's own."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -110,10 +104,10 @@ class Categorical:
 class DiagonalGaussian:
     """Independent normal numbers. Parameters [..., 2 * size] are means, then log standard deviations, used as given.
 
-    Actions [..., size] are unbounded; who plays them clips them, and who records them keeps the unclipped ones.
+    Actions [..., size] are unbounded: they are clipped when they are played, and recorded unclipped.
 
     Attributes:
-        size: how many numbers an action is, at least 1.
+        size: dimensions of an action, at least 1.
     """
 
     size: int
@@ -145,7 +139,7 @@ class DiagonalGaussian:
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
         """sum of (s^2 - 1) / 2 - log s + z^2 / 2, with s the ratio of deviations and z the difference of means / q's.
 
-        Only differences of log deviations are raised, so that two policies alike give 0 however sharp they are.
+        Only differences of log deviations are exponentiated, so equal policies give exactly 0 however narrow they are.
         """
         _check_params(self.parameters, p=p, q=q)
         mean_p, log_std_p = p.chunk(2, -1)  # [..., size] each

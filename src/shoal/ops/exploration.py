@@ -8,44 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 
-def apex_epsilon(index: int, total: int, base: float = 0.4, exponent: float = 7.0) -> float:
-    """Epsilon of one of many explorers, base^(1 + exponent * i / (N - 1)), constant for the whole training.
-
-    "Distributed Prioritized Experience Replay", https://arxiv.org/abs/1803.00933.
-
-    Args:
-        index: i, from 0 (explores most) to total - 1 (explores least).
-        total: N, how many explorers there are; a single one uses `base`.
-        base: the largest epsilon, in (0, 1].
-        exponent: how steep the ladder is; at least 0.
-
-    Returns:
-        Epsilon in (0, 1].
-    """
-    if total < 1:
-        raise ValueError(f"total must be at least 1, got {total}.")
-    if not 0 <= index < total:
-        raise ValueError(f"index must be in [0, {total}), got {index}.")
-    _check_ladder(base, exponent)
-    return float(base ** (1.0 + exponent * index / max(total - 1, 1)))
-
-
 def epsilon_ladder(total: int, base: float = 0.4, exponent: float = 7.0) -> npt.NDArray[np.float64]:
-    """All epsilons of `apex_epsilon`, from the largest to the smallest.
+    """Epsilons of many explorers, base^(1 + exponent * i / (N - 1)), constant for the whole training.
 
     "Distributed Prioritized Experience Replay", https://arxiv.org/abs/1803.00933.
 
     Args:
-        total: how many explorers there are (actors times lanes).
+        total: N, how many explorers there are (actors times lanes); a single one uses `base`.
         base: the largest epsilon, in (0, 1].
         exponent: how steep the ladder is; at least 0.
 
     Returns:
-        [total] float64 epsilons.
+        [total] float64 epsilons in (0, 1], from the largest to the smallest.
     """
     if total < 1:
         raise ValueError(f"total must be at least 1, got {total}.")
-    _check_ladder(base, exponent)
+    if not 0 < base <= 1:
+        raise ValueError(f"base must be in (0, 1], got {base}.")
+    if not exponent >= 0:
+        raise ValueError(f"exponent must be at least 0, got {exponent}.")
     ladder: npt.NDArray[np.float64] = base ** (1.0 + exponent * np.arange(total) / max(total - 1, 1))
     return ladder
 
@@ -58,8 +39,8 @@ def epsilon_greedy(
 ) -> npt.NDArray[np.integer[Any]]:
     """Replaces each lane's greedy action by a uniformly random one with that lane's probability epsilon.
 
-    The random action may be the greedy one: the greedy action keeps 1 - epsilon + epsilon / num_actions.
-    The generator is asked for the same numbers whatever the outcome, so a lane's luck does not move the others'.
+    The random action may be the greedy one, whose probability is 1 - epsilon + epsilon / num_actions. The generator is
+    asked for the same numbers whatever the outcome, so that no lane's outcome changes another's.
 
     "Reinforcement Learning: An Introduction", 2nd ed., section 2.2.
 
@@ -84,10 +65,3 @@ def epsilon_greedy(
     explore = rng.random(lanes) < epsilon
     random_actions = rng.integers(num_actions, size=lanes).astype(greedy_actions.dtype, copy=False)
     return np.where(explore, random_actions, greedy_actions)
-
-
-def _check_ladder(base: float, exponent: float) -> None:
-    if not 0 < base <= 1:
-        raise ValueError(f"base must be in (0, 1], got {base}.")
-    if not exponent >= 0:
-        raise ValueError(f"exponent must be at least 0, got {exponent}.")

@@ -1,6 +1,6 @@
-"""Learning policies: losses on the log probabilities of actions taken, and which steps may count.
+"""Learning policies: losses on the log probabilities of the actions taken, and which steps count.
 
-Losses are per step, [T, B], and nothing is averaged: `masked_mean` does that, once it is known which rows hold a step.
+Losses are per step, [T, B]. `masked_mean` averages them over the rows that hold a step.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 import torch
 from torch import Tensor
 
-from shoal.ops._checks import check_axes, check_floating
+from shoal.ops._checks import check_axes, check_floating, check_floats
 
 _LARGEST_LOG_RATIO = 40.0
-"""Of float32, which overflows at 88: an infinite ratio times an advantage of 0 is NaN, and so is its gradient."""
+"""exp overflows float32 at 88, and an infinite ratio times an advantage of 0 is NaN, as is its gradient."""
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -29,8 +29,7 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     Returns:
         [T, B] losses. The gradient goes to `log_prob` only.
     """
-    check_axes(log_prob=(log_prob, "TB"), advantage=(advantage, "TB"))
-    check_floating(log_prob=log_prob, advantage=advantage)
+    check_floats(log_prob=(log_prob, "TB"), advantage=(advantage, "TB"))
     return -log_prob * advantage.detach()
 
 
@@ -47,8 +46,8 @@ def clipped_surrogate_loss(
 
         -min(r A, clip(r, 1 - epsilon, 1 + epsilon) A),    r = min(mu / pi_target, worker_clip) * pi / mu
 
-    The policy moves away from the target network's, not from each worker's. With pi_target = mu it is the loss of
-    "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347.
+    The ratio is clipped around the target network's policy, not around each worker's. With pi_target = mu it is the
+    loss of "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347.
 
     "IMPACT: Importance Weighted Asynchronous Architectures with Clipped Target Networks",
     https://arxiv.org/abs/1912.00167.
@@ -58,23 +57,17 @@ def clipped_surrogate_loss(
         target_log_prob: [T, B] log pi_target(a), of the target network.
         behaviour_log_prob: [T, B] log mu(a), of the policy that acted.
         advantage: [T, B] advantages.
-        epsilon: how far the ratio may pay off, in (0, 1).
+        epsilon: how far the ratio may move from 1 with a gradient, in (0, 1).
         worker_clip: largest mu / pi_target, at least 1.
 
     Returns:
         [T, B] losses. The gradient goes to `log_prob` only.
     """
-    check_axes(
+    check_floats(
         log_prob=(log_prob, "TB"),
         target_log_prob=(target_log_prob, "TB"),
         behaviour_log_prob=(behaviour_log_prob, "TB"),
         advantage=(advantage, "TB"),
-    )
-    check_floating(
-        log_prob=log_prob,
-        target_log_prob=target_log_prob,
-        behaviour_log_prob=behaviour_log_prob,
-        advantage=advantage,
     )
     if not 0 < epsilon < 1:
         raise ValueError(f"epsilon must be in (0, 1), got {epsilon}.")

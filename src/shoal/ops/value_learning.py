@@ -1,7 +1,7 @@
 """Learning action values: targets, errors, and the losses on them; scalar and by quantiles.
 
 Names follow the time step: `q_tm1, a_tm1` before the step, `r_t, discount_t, q_t` after it. `discount_t` is gamma^m for
-m-step transitions and 0 where the episode terminated. Targets never carry a gradient.
+m-step transitions and 0 where the episode terminated. Targets have no gradient.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shoal.ops._checks import check_axes, check_floating, check_integer
+from shoal.ops._checks import check_axes, check_floating, check_floats, check_integer
 
 
 def batched_index(values: Tensor, actions: Tensor) -> Tensor:
@@ -45,14 +45,13 @@ def q_learning_target(q_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
     Returns:
         [B] targets, without gradient.
     """
-    check_axes(q_t=(q_t, "BA"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
-    check_floating(q_t=q_t, r_t=r_t, discount_t=discount_t)
+    check_floats(q_t=(q_t, "BA"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
     with torch.no_grad():
         return r_t + discount_t * q_t.amax(dim=1)
 
 
 def double_q_target(q_t_selector: Tensor, q_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
-    """Double Q-learning target: one network picks the action, the other says what it is worth.
+    """Double Q-learning target: one network picks the action, the other gives its value.
 
     "Deep Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461.
 
@@ -65,8 +64,7 @@ def double_q_target(q_t_selector: Tensor, q_t: Tensor, r_t: Tensor, discount_t: 
     Returns:
         [B] targets, without gradient.
     """
-    check_axes(q_t_selector=(q_t_selector, "BA"), q_t=(q_t, "BA"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
-    check_floating(q_t_selector=q_t_selector, q_t=q_t, r_t=r_t, discount_t=discount_t)
+    check_floats(q_t_selector=(q_t_selector, "BA"), q_t=(q_t, "BA"), r_t=(r_t, "B"), discount_t=(discount_t, "B"))
     with torch.no_grad():
         return r_t + discount_t * batched_index(q_t, q_t_selector.argmax(dim=1))
 
@@ -131,7 +129,7 @@ def quantile_huber_loss(dist_tm1: Tensor, tau_tm1: Tensor, target: Tensor, kappa
 
         sum_i mean_j |tau_i - 1{u_ij < 0}| * huber_kappa(u_ij),    u_ij = target_j - dist_i
 
-    Pairing i with j = i only is not quantile regression: each prediction must see the whole target distribution.
+    Pairing i only with j = i is not quantile regression: each prediction needs the whole target distribution.
 
     "Distributional Reinforcement Learning with Quantile Regression", https://arxiv.org/abs/1710.10044. As there, and
     unlike in IQN, the loss is not divided by kappa; at the usual kappa = 1 there is no difference.
@@ -146,8 +144,7 @@ def quantile_huber_loss(dist_tm1: Tensor, tau_tm1: Tensor, target: Tensor, kappa
         [B] losses. The gradient goes to `dist_tm1` only.
     """
     tau_axes = "BN" if tau_tm1.dim() == 2 else "N"
-    check_axes(dist_tm1=(dist_tm1, "BN"), tau_tm1=(tau_tm1, tau_axes), target=(target, "BM"))
-    check_floating(dist_tm1=dist_tm1, tau_tm1=tau_tm1, target=target)
+    check_floats(dist_tm1=(dist_tm1, "BN"), tau_tm1=(tau_tm1, tau_axes), target=(target, "BM"))
     if not kappa >= 0:
         raise ValueError(f"kappa must be at least 0, got {kappa}.")
     # torch's fused losses on expanded views take half the [B, N, M] passes of subtracting and then calling `huber`.
@@ -165,7 +162,7 @@ def quantile_huber_loss(dist_tm1: Tensor, tau_tm1: Tensor, target: Tensor, kappa
 
 
 def double_quantile_target(dist_t_selector: Tensor, dist_t: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
-    """Double Q-learning target for quantiles: the selector's best mean picks the action whose atoms are moved.
+    """Double Q-learning target for quantiles: r + discount * atoms of the action with the selector's best mean.
 
     "Distributional Reinforcement Learning with Quantile Regression", https://arxiv.org/abs/1710.10044, and "Deep
     Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461.
@@ -179,10 +176,9 @@ def double_quantile_target(dist_t_selector: Tensor, dist_t: Tensor, r_t: Tensor,
     Returns:
         [B, N] target atoms, without gradient.
     """
-    check_axes(
+    check_floats(
         dist_t_selector=(dist_t_selector, "BAK"), dist_t=(dist_t, "BAN"), r_t=(r_t, "B"), discount_t=(discount_t, "B")
     )
-    check_floating(dist_t_selector=dist_t_selector, dist_t=dist_t, r_t=r_t, discount_t=discount_t)
     with torch.no_grad():
         a_t = dist_t_selector.mean(dim=2).argmax(dim=1)  # [B]
         return r_t[:, None] + discount_t[:, None] * batched_index(dist_t, a_t)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shoal.ops._checks import check_axes, check_bool, check_floating
+from shoal.ops._checks import check_axes, check_bool, check_floating, check_floats
 
 
 class VTrace(NamedTuple):
@@ -85,16 +85,10 @@ def vtrace(
     Returns:
         Targets, advantages and clipped ratios, all [T, B] and without gradient.
     """
-    check_axes(
-        log_ratios=(log_ratios, "TB"),
-        reward=(reward, "TB"),
-        discount=(discount, "TB"),
-        mask=(mask, "TB"),
-        values=(values, "SB"),
-    )
+    check_axes(reward=(reward, "TB"), mask=(mask, "TB"))
+    check_floats(log_ratios=(log_ratios, "TB"), reward=(reward, "TB"), discount=(discount, "TB"), values=(values, "SB"))
     if values.shape[0] != reward.shape[0] + 1:
         raise ValueError(f"values must be [T+1, B] with T = {reward.shape[0]}, got shape {tuple(values.shape)}.")
-    check_floating(log_ratios=log_ratios, values=values, reward=reward, discount=discount)
     if mask.dtype != torch.bool:
         check_floating(mask=mask)
     for name, clip in (("rho_clip", rho_clip), ("c_clip", c_clip), ("pg_rho_clip", pg_rho_clip)):

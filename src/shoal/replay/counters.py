@@ -1,6 +1,4 @@
-"""Aligned 64-bit counters on shared memory: the only words Shoal's processes exchange on one machine without a
-message.
-"""
+"""Aligned 64-bit counters on shared memory, with which Shoal's processes on one machine coordinate without messages."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ from shoal.replay.reserve import reserve_file
 
 WORDS = 32
 LARGEST_COUNT = 2**48
-"""No count of a run gets there: a million steps a second for nine years. A word above it was damaged."""
+"""A million steps a second for nine years. A larger word is damaged."""
 _KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether the processor itself keeps stores in order, and loads."""
+"""Whether the processor keeps the order of stores, and of loads."""
 LARGE_COPY = 16_384
-"""Bytes from which a C library may copy past the caches (glibc: 16,448 at the least, most often a few MB). x86 does not
-keep such stores behind those before them; behind such a copy the library puts a fence of its own.
+"""Bytes from which a C library may bypass the caches (glibc: from 16,448, usually a few MB). x86 may reorder such stores
+before earlier ones; after such a copy the library has a fence of its own.
 """
 _mutex = threading.Lock()
 
@@ -30,11 +28,11 @@ _mutex = threading.Lock()
 def fence(copying: int = 0) -> None:
     """Orders memory accesses around it.
 
-    Python offers no fence, but giving back a mutex and taking it again is one on every platform; ARM needs it. Once
-    would not do: what comes before may slip into the held stretch from one side, and what comes after from the other.
+    Python has no fence, but releasing a mutex and taking it again is one on every platform; ARM needs it. Once is not
+    enough: accesses from both sides may move into one locked section.
 
     Args:
-        copying: bytes that will be copied next in one piece, which nobody may see before what was stored before it.
+        copying: bytes of the copy that follows, which must not be visible before what was stored before it.
     """
     if _KEEPS_ORDER and copying < LARGE_COPY:
         return
@@ -45,7 +43,7 @@ def fence(copying: int = 0) -> None:
 
 
 def map_file(path: Path, nbytes: int, *, writable: bool) -> mmap.mmap:
-    """A file of exactly so many bytes, mapped; CorruptShard if it is missing, of another size or no plain file."""
+    """Maps a file. Raises CorruptShard if it is missing, not an ordinary file, or not of `nbytes` bytes."""
     try:
         with open_file(path, "r+b" if writable else "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -66,11 +64,11 @@ class Counters:
     def __init__(self, path: Path, *, writable: bool, count: int = WORDS) -> None:
         """Args:
         path: a file that `create` made.
-        writable: whether this process is to write some of its words.
-        count: how many there are.
+        writable: whether this process writes some of its words.
+        count: how many words there are.
 
         Raises:
-            CorruptShard: there is no such file, or it is not one of counters.
+            CorruptShard: there is no such file, or it has another size.
         """
         self.path = path
         self.words = memoryview(map_file(path, count * 8, writable=writable)).cast("Q")
@@ -78,7 +76,7 @@ class Counters:
 
     @staticmethod
     def create(path: Path, count: int = WORDS) -> Counters:
-        """A new file of zeros; or the one another process made first, as it is."""
+        """Makes a file of zeros; or opens the one that another process made first."""
         building = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         reserve_file(building, count * 8)
         try:

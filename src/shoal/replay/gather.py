@@ -1,11 +1,11 @@
-"""Copying scattered rows into a ready batch, at the speed of memory.
+"""Copying scattered rows into a prepared batch, at the speed of memory.
 
-Rows are copied as bytes whatever their dtype, straight from the shards' mapped columns into the batch: no index
-array of the result's size, no fresh output, no page fault. One call reads all shards (`Table`) and everything a draw
-needs, so Python's lock is asked for once per batch and thread, not once per shard and column.
+Rows are copied as bytes, whatever their dtype, directly from the shards' mapped columns into the batch: no index array,
+no new output, no page fault. One call reads all shards of a `ShardTable` and everything a draw needs, so Python's lock
+is taken once per batch and thread, not once per shard and column.
 
-No kernel here calls a helper with an array: numba would count references to it, and those atomic operations keep the
-cache misses of neighbouring rows from overlapping (5x slower on small rows, inline="always" included). For the same
+No kernel here passes an array to a helper: numba would count references to it, and those atomic operations keep the
+cache misses of neighbouring rows from overlapping (5x slower on small rows, even with inline="always"). For the same
 reason columns and outputs are addresses: nothing checks bounds, `views` checks widths.
 """
 
@@ -18,22 +18,19 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from shoal.replay.memory import clear_bytes, copy_bytes, copy_word, load_byte, load_float, load_uint32, prefetch
 
-Int64s = npt.NDArray[np.int64]
-
 PARALLEL_BYTES = 1 << 20
-"""Below this a batch is copied faster by one thread than another can be woken."""
+"""One thread copies smaller batches faster than another wakes up."""
 PIECES = 2
-"""Per thread: several, so that a thread that is held up leaves its share to the others."""
+"""Pieces per thread: several, so that a delayed thread leaves its share to the others."""
 SMALL_ROW = 512
-"""All rows of up to so many bytes are fetched before the first is copied."""
+"""Rows of up to this many bytes are all prefetched before the first is copied."""
 WORD, WORDS = 8, 64
-"""Rows of whole words, up to so many bytes, are copied word by word."""
+"""Rows of whole words, up to 64 bytes, are copied word by word."""
 LINE, PAGE, AHEAD = 64, 4096, 512
-"""Bytes of a cache line, of a page of shared memory, and of each page of the next draw to fetch early."""
+"""Bytes of a cache line, of a page of shared memory, and to prefetch of each page of the next draw."""
 
 _INTS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _SHORTS = numba.types.Array(numba.int32, 1, "C", readonly=True)
@@ -128,7 +125,7 @@ def n_step_rows(  # type: ignore[no-untyped-def]
                 prefetch(obs[s] + width * (origin + n))
     for i in range(count):
         if width > SMALL_ROW:
-            # The processor goes on by itself within a page, but knows neither the next one nor the next draw.
+            # The processor prefetches within a page by itself, but not the next page or the next draw.
             soon = min(i + 1, count - 1)
             s = np.uintp(shard[soon])
             origin = lane[soon] * rows[s] + position[soon]
@@ -178,7 +175,7 @@ def copy_stretches(  # type: ignore[no-untyped-def]
 ):
     """`steps` neighbouring rows of a column from each key on, time-major: out[t * batch + target]; `stack` frames each.
 
-    `boundary` is looked at only where frames are stacked.
+    `boundary` is read only where frames are stacked.
     """
     for i in range(logical.shape[0]):
         s = np.uintp(shard[i])
@@ -215,7 +212,7 @@ class Copier:
         self._pool = ThreadPoolExecutor(self.threads - 1, "shoal-gather") if self.threads > 1 else None
 
     def share(self, copy: Callable[[slice], Any], count: int, nbytes: int) -> None:
-        """Runs `copy` over slices of `count` rows, `nbytes` in all, on as many threads as that is worth."""
+        """Runs `copy` over slices of `count` rows, on several threads if `nbytes` in all are worth it."""
         if self._pool is None or nbytes < PARALLEL_BYTES:
             copy(slice(0, count))
             return
@@ -234,5 +231,5 @@ class Copier:
         others = [self._pool.submit(work) for _ in range(self.threads - 1)]
         work()
         for other in others:
-            if not other.cancel():  # one that has not even begun is not needed any more
+            if not other.cancel():  # one that has not started is not needed any more
                 other.result()

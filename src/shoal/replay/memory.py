@@ -1,11 +1,10 @@
-"""What numba lacks for kernels that read many shards at once: `prefetch`, `copy_bytes`, `clear_bytes`, loads and a
-store.
+"""Memory operations that numba lacks, for kernels that read many shards at once: prefetch, copies, loads.
 
 Addresses are integers, so that one kernel call reads any number of mapped files.
 
-A kernel that gathers scattered rows waits for memory nearly all the time. Asking for every row of a batch first, in a
-loop of few instructions, keeps as many misses in flight as the processor can track; the gathering loop itself is too
-long for that (2x, measured). And libc's memcpy beats the loop that LLVM makes of a copy, word by word, by an eighth.
+A kernel that gathers scattered rows spends nearly all its time waiting for memory. Prefetching every row of a batch
+first, in a loop of few instructions, keeps as many misses in flight as the processor can track; the gathering loop
+itself is too long for that (2x, measured). And libc's memcpy is an eighth faster than LLVM's loop over words.
 """
 
 from __future__ import annotations
@@ -15,20 +14,21 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
+intrinsic: Any = _intrinsic  # kernels call the result without the typing context
 _POINTER = ir.IntType(8).as_pointer()
 
 
 @intrinsic
-def _prefetch(typingctx: Any, address: Any) -> Any:
-    """Fetches the cache line at an address. Only a hint: one that is not mapped does no harm."""
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Fetches the cache line at an address. Only a hint: an address that is not mapped does no harm."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [_POINTER, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [_POINTER], function_type)
-        # For reading, to be kept in all caches, data.
+        # Flags: for reading, keep in all caches, data.
         builder.call(function, [builder.inttoptr(args[0], _POINTER), flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
@@ -36,7 +36,7 @@ def _prefetch(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
+def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -48,7 +48,7 @@ def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
 
 
 @intrinsic
-def _clear_bytes(typingctx: Any, target: Any, count: Any) -> Any:
+def clear_bytes(typingctx: Any, target: Any, count: Any) -> Any:
     """memset to zero."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -72,8 +72,8 @@ def _loads(result: Any, kind: ir.Type) -> Any:
 
 
 @intrinsic
-def _copy_word(typingctx: Any, target: Any, source: Any) -> Any:
-    """Eight bytes: memcpy's call takes longer than they do."""
+def copy_word(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copies eight bytes, faster than a call of memcpy."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target, source = (builder.inttoptr(address, ir.IntType(64).as_pointer()) for address in args)
@@ -83,11 +83,6 @@ def _copy_word(typingctx: Any, target: Any, source: Any) -> Any:
     return types.void(types.intp, types.intp), codegen
 
 
-# As kernels see them: without the typing context that numba passes.
-prefetch: Any = _prefetch
-copy_bytes: Any = _copy_bytes
-copy_word: Any = _copy_word
-clear_bytes: Any = _clear_bytes
-load_byte: Any = _loads(types.uint8, ir.IntType(8))
-load_uint32: Any = _loads(types.uint32, ir.IntType(32))
-load_float: Any = _loads(types.float32, ir.FloatType())
+load_byte = _loads(types.uint8, ir.IntType(8))
+load_uint32 = _loads(types.uint32, ir.IntType(32))
+load_float = _loads(types.float32, ir.FloatType())

@@ -12,43 +12,45 @@ import numpy.typing as npt
 
 from shoal.errors import ConfigError, ReplayError, WrongSchema
 from shoal.replay.gather import Copier, sum_uint32
+from shoal.replay.redraw import copy_until_usable
 from shoal.replay.selectors import Mixture, Part, Selector
 from shoal.replay.shard import ShardReader
-from shoal.replay.shard_table import ShardTable
+from shoal.replay.shard_table import Int64s, ShardTable
+from shoal.replay.shares import divides
 from shoal.replay.views import Allocate, View
 from shoal.types import Keys, Sample
 
-MAX_REDRAWS = 100
 VERSION_STRIDE = 8
+"""Every eighth row gives the mean age as well as all do, with an eighth of the cache misses."""
 
 
 def _touched(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
     array = np.empty(shape, dtype)
-    array.fill(0)  # faults every page now rather than in the first batches
+    array.fill(0)  # touches every page now rather than in the first batches
     return array
 
 
 class Guests(Protocol):
-    """Rows of other runs, drawn beside one's own. They lie in the replay's table, behind its own shards."""
+    """Draws rows of other runs. Their shards are in the replay's table, after its own."""
 
     def draws(self, batch: int) -> int:
-        """How many of the next batch are to come from them."""
+        """How many rows of the next batch come from other runs."""
 
     def draw(self, count: int, keys: Keys, at: int) -> bool:
-        """Fills keys[at : at + count]; False when there is nobody to draw from."""
+        """Fills keys[at : at + count]; False when there is no run to draw from."""
 
-    def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
-        """Draws places anew that cannot be used; False when there is nobody to draw from."""
+    def redraw(self, keys: Keys, places: Int64s) -> bool:
+        """Draws other rows for these places; False when there is no run to draw from."""
 
-    def unsound(self, keys: Keys, places: npt.NDArray[np.int64], batch: Any) -> npt.NDArray[np.int64]:
-        """Those of the places of a batch that hold what nobody may learn from."""
+    def unusable(self, keys: Keys, torn: Int64s, places: Int64s, batch: Any) -> Int64s:
+        """The torn places, and those of `places` whose rows are invalid (not finite, out of range)."""
 
 
 class Replay:
     """Batches drawn from shards in place.
 
-    Batches live in a ring of prepared arrays: one is valid until `ring - 1` further ones were drawn. Not thread-safe;
-    give it to one thread (`prefetch.Prefetcher` does).
+    Batches are filled into a ring of prepared arrays: each is valid until `ring - 1` more were drawn. Not thread-safe:
+    one thread uses it (see `prefetch.Prefetcher`).
     """
 
     def __init__(
@@ -67,16 +69,16 @@ class Replay:
     ) -> None:
         """Args:
         shards: what to draw from; more may be attached later.
-        selector: which rows.
-        view: how rows become a batch.
+        selector: chooses the rows.
+        view: turns rows into a batch.
         batch_size: draws per batch, at most.
-        ring: prepared batches.
+        ring: number of prepared batches.
         seed: of the draws.
         threads: for copying large rows.
         allocate: makes the batches' arrays (pinned memory for a GPU).
-        guests: makes what draws rows of other runs, from the table that they are to be added to.
-        batch_min: with it a batch need not be whole: when a queue holds less, `sample` takes what is ready, down to
-            this many draws. None: whole batches only.
+        guests: makes what draws rows of other runs; it adds their shards to the table it is given.
+        batch_min: the smallest batch that `sample` returns when a queue holds less than `batch_size`. None: whole
+            batches only.
         """
         if not shards:
             raise ReplayError("A replay needs at least one shard.")
@@ -93,10 +95,11 @@ class Replay:
         self.rows_drawn = 0
         """Draws so far, times the steps of a sequence."""
         self.lacking = 0
-        """Steps worth waiting for, those of a batch, when the last `sample` had too little to draw from."""
+        """Steps to wait for, those of a batch, when the last `sample` had too little to draw from; else 0."""
         self._steps = view.span.stride if view.span.crosses_episodes else 1
         self._everywhere = np.arange(batch_size)
         self.redrawn = 0
+        """Draws so far that were repeated because their rows could not be used."""
         self.shards: list[ShardReader] = []
         self._table = ShardTable()
         for shard in shards:
@@ -106,15 +109,16 @@ class Replay:
             raise ConfigError(
                 "Sharing with other runs needs transitions and a single selector, not sequences or a mixture."
             )
-        self._mixture.ready(batch_size)  # a queue that drops hears how much it must hold
+        self._mixture.ready(batch_size)  # tells a queue that drops how much it must hold
 
     def _smallest(self, batch_min: int | None) -> int:
-        """The smallest batch from `batch_min` on that divides by the ratios."""
+        """The smallest batch, at least `batch_min`, that divides by the ratios."""
         if batch_min is None:
             return self.batch_size
         if not 1 <= batch_min <= self.batch_size:
             raise ConfigError(f"batch_min is {batch_min}; it must lie between 1 and the batch size, {self.batch_size}.")
-        return next(n for n in range(batch_min, self.batch_size + 1) if self._mixture.divides(n))
+        ratios = [part.ratio for part in self._mixture.parts]
+        return next(n for n in range(batch_min, self.batch_size + 1) if divides(ratios, n))
 
     def attach(self, shard: ShardReader) -> None:
         """Adds a shard, for instance of a run that joined."""
@@ -134,7 +138,7 @@ class Replay:
 
     @property
     def ring(self) -> int:
-        """Prepared batches."""
+        """Number of prepared batches."""
         return len(self._ring)
 
     @property
@@ -148,11 +152,11 @@ class Replay:
         return self.rows_drawn / (self._steps * self.drawn) if self.drawn else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """What the selectors report, by their names."""
+        """The selectors' metrics, by their names."""
         return self._mixture.metrics()
 
     def refresh(self) -> None:
-        """Takes in what the writers did since."""
+        """Reads what the writers did since."""
         self._mixture.refresh()
 
     def sample(self) -> Sample | None:
@@ -165,37 +169,35 @@ class Replay:
         data = self._ring[self.drawn % len(self._ring)]
         part, fresh = self._layout(n)
         keys, probabilities, own = self._select(n)
-        sizes = self._mixture.sizes(part)  # now: drawing places anew takes in more rows
-        torn = self._unusable(self._fill(keys, self._everywhere[:n], data), self._everywhere[own:n], keys, data)
-        for _ in range(MAX_REDRAWS):
-            if not len(torn):
-                break
-            self.redrawn += len(torn)
-            if not self._redraw(torn, part, keys, probabilities, own):
+        sizes = self._mixture.sizes(part)  # before any redraw, which takes in more rows
+        everywhere = self._everywhere[:n]
+
+        def copy(places: Int64s) -> Int64s:
+            chosen = keys if places is everywhere else keys.at(places)
+            self._view.fill(self._table, chosen, places, data, self._copier)
+            torn = self._table.torn(chosen, places, self._before)
+            return torn if self.guests is None else self.guests.unusable(keys, torn, places[places >= own], data)
+
+        for places in copy_until_usable(copy, everywhere):
+            self.redrawn += len(places)
+            if not self._redraw(places, part, keys, probabilities, own):
                 return None
-            torn = self._unusable(self._fill(keys.at(torn), torn, data), torn[torn >= own], keys, data)
-        else:
-            raise ReplayError(
-                f"The writer overtook {len(torn)} rows {MAX_REDRAWS} times while they were copied. "
-                "Raise replay.capacity."
-            )
         self._mixture.release()
         self.drawn += 1
         self.rows_drawn += n * self._steps
-        # Every eighth row tells the age as well as all do, and spares the memory as many cache misses.
-        version = self._mean_version(keys, own, VERSION_STRIDE)
+        version = self._mean_version(keys, own)
         given = data if n == self.batch_size else self._view.narrowed(data, n)
-        return Sample(given, keys, probabilities, sizes, part, version, fresh)
+        return Sample(given, keys, probabilities, sizes, version, fresh)
 
     def _layout(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Which part each draw comes from, and whether that is a queue."""
+        """[n] the part of each draw, and whether it is a queue."""
         known = self._layouts.get(n)
         if known is None:
             known = self._layouts[n] = (self._mixture.part_of(n), self._mixture.fresh_of(n))
         return known
 
     def _select(self, n: int) -> tuple[Keys, npt.NDArray[np.float64], int]:
-        """Keys, probabilities, and how many of them, the first ones, are of one's own rows."""
+        """Keys, probabilities, and how many of them are this run's own rows; those come first."""
         invited = self.guests.draws(n) if self.guests is not None else 0
         own = n - invited
         if not invited:
@@ -203,7 +205,7 @@ class Replay:
         keys = Keys.empty(n)
         if not self.guests.draw(invited, keys, own):  # type: ignore[union-attr]
             own = n
-        # Guests are drawn uniformly: they weigh what a row of a uniform replay of this size would.
+        # Guests are drawn uniformly: they get the probability of a row in a uniform replay of this size.
         probabilities = np.full(n, 1.0 / self._mixture.size)
         if own:  # with a ratio of 1 all are guests
             drawn = self._mixture.select(own, self._rng)
@@ -215,55 +217,33 @@ class Replay:
         """Sets the priorities of rows drawn earlier; returns how many were overwritten since."""
         return self._mixture.update(keys, priorities)
 
-    def _fill(self, keys: Keys, target: npt.NDArray[np.int64], data: Any) -> npt.NDArray[np.int64]:
-        """Copies rows into the places `target` of a batch; returns the places whose rows the writer reached
-        meanwhile.
-        """
-        self._view.fill(self._table, keys, target, data, self._copier)
-        # Before a ring is full nothing is overwritten; its first rows have no frames before them.
-        safe = [oldest + self._before if (oldest := shard.oldest) else 0 for shard in self._table.shards]
-        if keys.logical.min() >= max(safe):  # nearly always
-            return target[:0]
-        return target[keys.logical < np.array(safe)[keys.shard]]
-
-    def _unusable(
-        self, torn: npt.NDArray[np.int64], foreign: npt.NDArray[np.int64], keys: Keys, data: Any
-    ) -> npt.NDArray[np.int64]:
-        """The torn places, and those of the foreign ones that hold what nobody may learn from."""
-        if self.guests is None or not len(foreign):
-            return torn
-        whole = np.setdiff1d(foreign, torn) if len(torn) else foreign
-        bad = self.guests.unsound(keys, whole, data)
-        return np.concatenate([torn, bad]) if len(bad) else torn
-
     def _redraw(
         self,
-        torn: npt.NDArray[np.int64],
+        places: Int64s,
         part_of: npt.NDArray[np.int32],
         keys: Keys,
         probabilities: npt.NDArray[np.float64],
         own: int,
     ) -> bool:
-        """Draws the places anew, each from the part it belongs to. False when a queue ran dry, or all guests left."""
+        """Draws these places again, each from its part. False when a queue is empty, or all guests left."""
         self._mixture.refresh()
-        foreign, torn = torn[torn >= own], torn[torn < own]
-        if len(foreign):
-            if not self.guests.redraw(keys, foreign):  # type: ignore[union-attr]
-                return False
+        foreign, places = places[places >= own], places[places < own]
+        if self.guests is not None and len(foreign) and not self.guests.redraw(keys, foreign):
+            return False
         for index, part in enumerate(self._mixture.parts):
-            places = torn[part_of[torn] == index]
-            if not len(places):
+            mine = places[part_of[places] == index]
+            if not len(mine):
                 continue
-            again = part.selector.redraw(len(places), self._rng)
+            again = part.selector.redraw(len(mine), self._rng)
             if again is None:
                 return False
-            keys.put(places, again.keys)
-            probabilities[places] = again.probabilities
+            keys.put(mine, again.keys)
+            probabilities[mine] = again.probabilities
         return True
 
-    def _mean_version(self, keys: Keys, count: int, stride: int) -> float:
-        """Mean version of the weights behind every `stride`-th of the first `count` keys; NaN when there are none."""
+    def _mean_version(self, keys: Keys, count: int) -> float:
+        """Mean version of the weights behind some of the first `count` keys; NaN when there are none."""
         if not count:
             return math.nan
-        total = sum_uint32(*keys, count, stride, self._table.rows, self._table["weights_version"])
-        return float(total) / len(range(0, count, stride))
+        total = sum_uint32(*keys, count, VERSION_STRIDE, self._table.rows, self._table["weights_version"])
+        return float(total) / len(range(0, count, VERSION_STRIDE))

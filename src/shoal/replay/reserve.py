@@ -1,8 +1,7 @@
-"""Files whose space is taken when they are made.
+"""Files whose space is reserved when they are made.
 
-A mapped file that is only sized gets its pages when they are first written, and a process that writes one where no
-memory is left is killed by SIGBUS, without a word. So everything that is mapped is reserved, and what a run will need
-is known before it begins.
+A sparse mapped file gets its pages when they are first written. A process that writes one when no memory is left is
+killed by SIGBUS, without a message. So every mapped file is reserved, and a run knows what it needs before it starts.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from shoal.errors import NoSpace
 from shoal.replay.storage import gib
 
 PAGE = 4096
-"""Bytes that files take at least, and in multiples of."""
+"""Files take multiples of this many bytes."""
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def reserved_bytes(nbytes: int) -> int:
-    """What a file of so many bytes takes."""
+    """Bytes that a file of `nbytes` takes on disk."""
     return -(-nbytes // PAGE) * PAGE
 
 
 def reserve_file(path: Path, nbytes: int) -> None:
-    """Makes a file of zeros with its space.
+    """Makes a file of zeros and reserves its space.
 
     Raises:
-        NoSpace: there is too little; no file is left.
+        NoSpace: there is too little space; no file is left.
     """
     try:
-        # Asked first: some file systems fill the whole disk before they refuse.
+        # Checked first: some file systems fill the whole disk before they refuse.
         if nbytes > shutil.disk_usage(path.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with open(path, "xb") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, nbytes)
-            else:  # macOS has no such call: the file is sparse there, its space is checked at start only
+            else:  # macOS: the file is sparse, its space is only checked here
                 os.ftruncate(file.fileno(), nbytes)
     except OSError as error:
         if error.errno not in _FULL:

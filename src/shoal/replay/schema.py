@@ -1,8 +1,8 @@
 """Schema: the columns of one step.
 
-Every shard has the same first columns, the stream as it happened (`obs, action, reward, terminated, truncated,
-boundary`) and the version of the weights that acted; an algorithm's policy adds what it recorded (`priority`,
-`log_prob`, `logits`, a recurrent state …).
+Every shard has the same first columns: the stream of steps (`obs, action, reward, terminated, truncated, boundary`) and
+the version of the weights that acted. An algorithm's policy adds what it records (`priority`, `log_prob`, `logits`, a
+recurrent state …).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import CorruptShard, WrongSchema
-from shoal.types import Array, EnvSpec
+from shoal.types import EnvSpec
 
 STREAM_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "boundary", "weights_version")
 
@@ -68,7 +68,7 @@ class Schema:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Names of the columns beyond the stream that every shard has."""
+        """Names of the columns that a policy adds."""
         return tuple(name for name in self.names if name not in STREAM_COLUMNS)
 
     @property
@@ -76,18 +76,8 @@ class Schema:
         """Bytes one step of one lane takes."""
         return sum(column.nbytes for column in self.columns)
 
-    def check(self, rows: Mapping[str, Array], lanes: int) -> None:
-        """Refuses a row of all lanes that does not fit: missing or unknown columns, wrong shapes."""
-        if set(rows) != set(self.names):
-            missing, unknown = set(self.names) - set(rows), set(rows) - set(self.names)
-            raise WrongSchema(f"Row does not fit the shard: missing {sorted(missing)}, unknown {sorted(unknown)}.")
-        for column in self.columns:
-            expected, got = (lanes, *column.shape), np.shape(rows[column.name])
-            if got != expected:
-                raise WrongSchema(f"Column {column.name!r} wants shape {expected} (lanes first), got {got}.")
-
     def difference(self, other: Schema, names: Iterable[str]) -> str:
-        """What keeps rows of `other` from being read as rows of this schema: empty when the named columns are alike."""
+        """Why rows of `other` cannot be read as rows of this schema; empty when the named columns are equal."""
         for name in names:
             if name not in other:
                 return f"{name} is missing"

@@ -1,7 +1,7 @@
 """Shard: a single-writer ring of steps in memory-mapped columns, read in place by any number of processes.
 
 A folder: `schema.json`, one raw file per column ([N, T, ...]: N lanes, T ring rows) and `header.bin`. A row's logical
-number (0, 1, 2, … never reused) is its identity; it sits at `logical % T`. A lane's rows are neighbours, so that a
+number (0, 1, 2, … never reused) is its identity; it is stored at `logical % T`. The rows of a lane are adjacent, so a
 stack of frames, an n-step transition and a sequence are one stretch of memory each.
 
 How a torn row never leaves a shard, without a lock:
@@ -14,9 +14,9 @@ How a torn row never leaves a shard, without a lock:
 Because `claim` moves *before* the first byte of an old row is overwritten, a reader whose rows are all at or above
 `claim - T` *after* copying has copied them whole. Rows are immutable once published.
 
-A killed writer loses at most the rows it was writing. The next `ShardWriter` raises `epoch`, fills the claimed but
-unpublished rows with CUT markers and goes on; no view looks across a CUT. A writer that was not killed after all finds
-another epoch than its own before it claims or publishes its next row, and stops.
+A killed writer loses at most the rows it was writing. The next `ShardWriter` increments `epoch`, fills the claimed but
+unpublished rows with CUT markers and continues; no view reads across a CUT. If the old writer is still alive, it finds
+a new epoch before it claims or publishes its next row, and stops.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from shoal.types import CUT, Array
 
 FORMAT = 2
 LARGEST_SCHEMA = 1 << 20
-"""Bytes of a `schema.json`; a usual one has about a thousand."""
+"""Most bytes of a `schema.json`; a usual one has about a thousand."""
 
 
 class Header(IntEnum):
-    """The words of `header.bin`. All are written by the shard's writer, except CURSOR and GRANT (the fifo's reader)."""
+    """The words of `header.bin`. The shard's writer writes them, except CURSOR and GRANT (the fifo's reader).
+
+    Word 4 is not used.
+    """
 
     HEAD = 0
     CLAIM = 1
     CURSOR = 2
     EPOCH = 3
-    HEARTBEAT = 4
     CLOSED = 5
     STEPS = 6
     EPISODES = 7
@@ -61,15 +63,15 @@ class Header(IntEnum):
 
 
 _HEAD, _CLAIM, _STEPS, _EPOCH = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS), int(Header.EPOCH)
-"""As plain numbers for the words that move with every row: an enum as an index takes three times as long."""
+"""Plain numbers for the words that change with every row: an enum as an index takes three times as long."""
 
 _LAST_ROW_SECONDS = 0.02
-"""What a writer that is still alive may take for the row it is at, before its successor counts and heals."""
+"""Time given to an old writer that is still alive to finish its row, before the new one counts and repairs."""
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What a shard says about itself in `schema.json`."""
+    """The content of `schema.json`."""
 
     schema: Schema
     rows: int
@@ -85,14 +87,25 @@ class ShardInfo:
         return self.schema.bytes_per_step * self.rows * self.lanes
 
 
+def ring_margin(rows: int, most: int | None = 64) -> int:
+    """How many of the oldest rows of a full ring are not drawn: the writer may fill some while a batch is copied.
+
+    Args:
+        rows: length of the ring.
+        most: an upper limit; None for readers that copy many batches between two looks at the writer.
+    """
+    margin = max(1, rows // 16)
+    return margin if most is None else min(most, margin)
+
+
 def create_shard(path: Path, info: ShardInfo) -> None:
-    """Makes an empty shard; its memory is reserved now, so that no later write can run out of it."""
+    """Makes an empty shard and reserves all its memory, so that no later write can run out of it."""
     if info.rows < 2 or info.lanes < 1:
         raise ReplayError(f"A shard needs at least 2 rows and 1 lane, got {info.rows} and {info.lanes}.")
     if path.exists():
         raise ReplayError(f"{path} exists already. Open it with ShardWriter, or choose another name.")
     building = path.with_name(path.name + ".new")
-    shutil.rmtree(building, ignore_errors=True)  # of a maker that was killed
+    shutil.rmtree(building, ignore_errors=True)  # left by a process that was killed
     building.mkdir(parents=True)
     try:
         _make_files(building, info)
@@ -134,7 +147,7 @@ def read_info(path: Path) -> ShardInfo:
     except (KeyError, TypeError, ValueError, OverflowError, CorruptShard) as error:
         raise CorruptShard(f"{path}/schema.json lacks or garbles a field: {error!r}.") from error
     if info.rows < 2 or info.lanes < 1:
-        raise CorruptShard(f"{path}/schema.json speaks of {info.rows} rows and {info.lanes} lanes.")
+        raise CorruptShard(f"{path}/schema.json says {info.rows} rows and {info.lanes} lanes.")
     for column in info.schema.columns:
         file, size = path / f"{column.name}.bin", column.nbytes * info.rows * info.lanes
         if not file.is_file() or file.stat().st_size != size:
@@ -143,8 +156,8 @@ def read_info(path: Path) -> ShardInfo:
 
 
 def _check_header(path: Path, header: Counters, info: ShardInfo) -> None:
-    """Refuses counters that no writer can have left."""
-    # A writer may be at work: claim moves first and is looked at on both sides of head. Steps are counted after head.
+    """Refuses counters that no writer can have written."""
+    # A writer may be at work: claim moves first, so it is read before and after head. Steps are counted after head.
     steps, episodes = header[Header.STEPS], header[Header.EPISODES]
     claim_before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
     rows = info.rows
@@ -152,16 +165,16 @@ def _check_header(path: Path, header: Counters, info: ShardInfo) -> None:
         raise CorruptShard(f"{path}: head {head} lies beyond claim {claim}, or claim over {rows} rows beyond head.")
     if max(header[Header.CURSOR], header[Header.GRANT]) > header[Header.HEAD] + rows:
         raise CorruptShard(f"{path}: a queue's reader cannot have come to row {header[Header.CURSOR]} of {head}.")
-    counts = {word.name.lower(): header[word] for word in Header if word is not Header.HEARTBEAT}
-    for name, count in counts.items():
-        if count > LARGEST_COUNT:
-            raise CorruptShard(f"{path}: {name} {count} in header.bin is no count that a run can reach.")
+    for word in Header:
+        if header[word] > LARGEST_COUNT:
+            name = word.name.lower()
+            raise CorruptShard(f"{path}: {name} {header[word]} in header.bin is no count that a run can reach.")
     if max(steps, episodes) > head * info.lanes:
         raise CorruptShard(f"{path}: {steps} steps and {episodes} episodes cannot lie in {head} rows.")
 
 
 def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
-    """Column name to [N, T, ...], as it lies in the file."""
+    """Column name to [N, T, ...], as stored in the file."""
     columns = {}
     for column in info.schema.columns:
         shape = (info.lanes, info.rows, *column.shape)
@@ -176,10 +189,13 @@ def _by_row(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class ShardWriter:
-    """The one writer of a shard."""
+    """The one writer of a shard.
+
+    `epoch` is how often the shard was opened for writing, this time included.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Opens an existing shard for writing and heals what a killed predecessor left."""
+        """Opens an existing shard for writing and repairs what a killed writer left."""
         self.path = path
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=True)
@@ -187,32 +203,26 @@ class ShardWriter:
         self._items = tuple(self.columns.items())
         _check_header(path, self.header, self.info)
         self._rows, self._words = self.info.rows, self.header.words
-        self._epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
-        if self._epoch > 1:
+        self.epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
+        if self.epoch > 1:
             time.sleep(_LAST_ROW_SECONDS)
         self._head, self._claim, self._steps = self._words[_HEAD], self._words[_CLAIM], self._words[_STEPS]
         self._widest = max(column.nbytes for column in self.info.schema.columns)  # of one lane
         self.header[Header.CLOSED] = 0
-        if self._epoch > 1:
+        if self.epoch > 1:
             self.cut(max(1, self._claim - self._head))
-        self.beat()
 
     @property
     def head(self) -> int:
         """Rows ever written."""
         return self._head
 
-    @property
-    def epoch(self) -> int:
-        """How often the shard had been opened for writing when this writer opened it, this time included."""
-        return self._epoch
-
     def append(self, row: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
         """Publishes one step of all lanes.
 
         Args:
             row: column name to [N, ...] values; every column of the schema.
-            steps: environment steps in it; by default every lane (rows that only reset a lane are not steps).
+            steps: environment steps in it; by default one per lane (rows that only reset a lane are not steps).
             episodes: episodes that ended in it.
         """
         position = self.claim_row()
@@ -221,12 +231,12 @@ class ShardWriter:
         self._publish(1, self.info.lanes if steps is None else steps, episodes)
 
     def claim_row(self) -> int:
-        """Takes the next row's place, to be filled in `columns` directly and published by `publish_row`."""
+        """Claims the next row and returns its ring position: fill it in `columns`, then call `publish_row`."""
         self._claim_rows(1)
         return self._head % self._rows
 
     def publish_row(self) -> None:
-        """Shows the claimed row, a step of every lane, to readers."""
+        """Publishes the claimed row, a step of every lane."""
         self._publish(1, self.info.lanes, 0)
 
     def append_chunk(self, rows: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
@@ -244,7 +254,7 @@ class ShardWriter:
         self._publish(count, count * self.info.lanes if steps is None else steps, episodes)
 
     def preview(self, **columns: Array) -> None:
-        """Writes into the row to come, which stays unpublished: a writer may read its own next observation there."""
+        """Writes into the next row without publishing it: the writer itself reads its next observation there."""
         self._claim_rows(1)
         position = self._head % self.info.rows
         for name, values in columns.items():
@@ -259,16 +269,16 @@ class ShardWriter:
         self.header.add(Header.CUTS, rows)
 
     def _claim_rows(self, rows: int) -> None:
-        if self._words[_EPOCH] != self._epoch:
+        if self._words[_EPOCH] != self.epoch:
             raise self._replaced()
-        # Never back: a chunk that failed half way has spoilt the old rows under all of it.
+        # Claims never shrink: a chunk that failed half way has overwritten the old rows it claimed.
         if self._claim < self._head + rows:
             self._claim = self._words[_CLAIM] = self._head + rows
         fence(rows * self._widest)
 
     def _publish(self, rows: int, steps: int, episodes: int) -> None:
         fence()
-        if self._words[_EPOCH] != self._epoch:
+        if self._words[_EPOCH] != self.epoch:
             raise self._replaced()
         self._head = self._words[_HEAD] = self._head + rows
         self._steps = self._words[_STEPS] = self._steps + steps
@@ -278,42 +288,28 @@ class ShardWriter:
     def _replaced(self) -> ReplayError:
         return ReplayError(
             f"{self.path} was opened by another writer (number {self._words[_EPOCH]}; this one is number "
-            f"{self._epoch}), so this one stops: a shard has one writer at a time."
+            f"{self.epoch}), so this one stops: a shard has one writer at a time."
         )
 
-    def beat(self) -> None:
-        """Says that the writer is alive."""
-        self.header[Header.HEARTBEAT] = time.time_ns()
-
     def close(self) -> None:
-        """Says that nothing more will come until somebody opens the shard again."""
-        if self._words[_EPOCH] == self._epoch:
-            self.beat()
+        """Marks that nothing more is written until the shard is opened again."""
+        if self._words[_EPOCH] == self.epoch:
             self.header[Header.CLOSED] = 1
 
 
 class ShardReader:
-    """A read-only window onto a shard, safe beside a writer at full speed."""
+    """A read-only view of a shard of N lanes and T ring rows; its writer may write at full speed meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.info = read_info(path)
+        self.rows, self.lanes = self.info.rows, self.info.lanes
         self.header = Counters(path / "header.bin", writable=False)
         _check_header(path, self.header, self.info)
-        # Signed from here on: if a word is damaged later, to above 2^63, it still fits wherever it is put.
+        # Signed from here on: a word that is damaged later, to above 2^63, still fits into an int64.
         self.header.words = self.header.words.cast("B").cast("q")
         self.by_lane = _map_columns(path, self.info, writable=False)
         self.columns = _by_row(self.by_lane)
-
-    @property
-    def rows(self) -> int:
-        """T, the length of the ring."""
-        return self.info.rows
-
-    @property
-    def lanes(self) -> int:
-        """N, the number of lanes."""
-        return self.info.lanes
 
     @property
     def head(self) -> int:
@@ -326,7 +322,12 @@ class ShardReader:
     def oldest(self) -> int:
         """The oldest logical row that is certainly whole at this moment. Ask again after copying."""
         fence()
-        return max(0, self.header[Header.CLAIM] - self.info.rows)
+        return max(0, self.header[Header.CLAIM] - self.rows)
+
+    def oldest_beyond(self, margin: int) -> int:
+        """The oldest row that is `margin` rows away from being overwritten; 0 while the ring is filling."""
+        oldest = self.oldest
+        return oldest + margin if oldest else 0
 
     @property
     def steps(self) -> int:
@@ -337,8 +338,3 @@ class ShardReader:
     def episodes(self) -> int:
         """Episodes ever ended."""
         return self.header[Header.EPISODES]
-
-    @property
-    def heartbeat_age(self) -> float:
-        """Seconds since the writer last showed life."""
-        return (time.time_ns() - self.header[Header.HEARTBEAT]) / 1e9

@@ -1,4 +1,4 @@
-"""ShardTable: where the columns of several shards lie, so that one kernel call reads them all."""
+"""ShardTable: the addresses of the columns of several shards, so that one kernel call reads them all."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.replay.shard import ShardReader
+from shoal.types import Keys
 
 Int64s = npt.NDArray[np.int64]
 
 
 class ShardTable:
-    """Row numbers and column addresses by shard. Holds the shards, so that their memory stays mapped."""
+    """Ring lengths, lanes and column addresses by shard. Keeps the shards, so that their memory stays mapped."""
 
     def __init__(self, shards: Iterable[ShardReader] = ()) -> None:
         self.shards: list[ShardReader] = []
         self.rows: Int64s = np.empty(0, np.int64)
         self.lanes: Int64s = np.empty(0, np.int64)
         self.endless: Int64s = np.empty(0, np.int64)
-        """For kernels that ask where a shard ends, where the selector has seen to it already."""
+        """No limit, for kernels that take the row where each shard ends, when the selector has checked that already."""
         self._address: dict[str, Int64s] = {}
         for shard in shards:
             self.add(shard)
 
     def add(self, shard: ShardReader) -> None:
-        """The shard's place is the number of those before it."""
+        """Appends a shard: its index is the number of shards before it."""
         self.shards.append(shard)
         self._changed()
 
     def remove(self, place: int) -> None:
-        """Those behind it move up."""
+        """Removes a shard; the indices of those after it fall by one."""
         del self.shards[place]
         self._changed()
 
@@ -53,3 +54,16 @@ class ShardTable:
     def oldest(self) -> Int64s:
         """The oldest row of every shard that is certainly whole at this moment."""
         return np.array([shard.oldest for shard in self.shards], np.int64)
+
+    def torn(self, keys: Keys, places: Int64s, before: int = 0) -> Int64s:
+        """Those of the places whose rows the writer may have changed while they were copied. Ask after copying.
+
+        Args:
+            keys: the rows that were copied, one per place.
+            places: where in the batch.
+            before: rows read before each, for stacked frames.
+        """
+        whole = [shard.oldest_beyond(before) for shard in self.shards]
+        if not len(places) or keys.logical.min() >= max(whole):  # nearly always
+            return places[:0]
+        return places[keys.logical < np.array(whole)[keys.shard]]

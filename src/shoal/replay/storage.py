@@ -1,5 +1,5 @@
-"""Where shards live: on shared memory when they fit, else on disk, or where the user says. And what dead runs still
-hold there.
+"""Where shards are stored: on shared memory if they fit, else on disk, or where the user says. And what dead runs left
+there.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from shoal.errors import NoSpace
 from shoal.files import is_own_folder, make_private
 
 SHARED_MEMORY = Path(os.environ.get("SHOAL_SHARED_MEMORY", "/dev/shm"))
-"""Where memory looks like files; the environment variable is for tests and unusual machines."""
+"""The shared-memory file system; the environment variable is for tests and unusual machines."""
 PRIVATE = "private"
-"""Folder of buffers that are shared with nobody; each is empty as soon as it is mapped."""
+"""Folder of buffers that are not shared; their files are removed as soon as they are mapped."""
 MEMORY_SHARE = 0.85
-"""Of the free memory a replay may take: the rest is for processes and batches."""
+"""Fraction of the free memory that a replay may take: the rest is for processes and batches."""
 
 
 def gib(nbytes: float) -> str:
-    """Bytes as people read them."""
+    """Bytes with a unit, such as 1.5 GiB."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"
@@ -35,13 +35,13 @@ def gib(nbytes: float) -> str:
 def _base(root: Path) -> Path:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may give a user a number only
+    except (KeyError, OSError):  # in a container a user may have no name
         user = str(os.getuid())
     return root / f"shoal-{user}"
 
 
 def _private(base: Path) -> Path:
-    """The folder, made so that nobody else can enter it. Where another user was first, or put a link, one beside it."""
+    """The folder, private to this user. Another name beside it if another user made it first, or a link is there."""
     own = next(filter(make_private, _candidates(base)), None)
     return own or Path(tempfile.mkdtemp(prefix=f"{base.name}-", dir=base.parent))
 
@@ -54,13 +54,16 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
     """Picks and makes the folder for a run's replay.
 
     Args:
-        name: the run's name; the folder is called so.
-        nbytes: what all its shards will take.
+        name: of the run and of the folder.
+        nbytes: of all its shards.
         requested: `replay.path` of the configuration.
         fallback: a folder on disk for what does not fit on shared memory.
     """
     if requested is not None:
-        _require(requested, nbytes, "replay.path")
+        free = available(requested)
+        if nbytes > free:
+            needs = f"The replay needs {gib(nbytes)}, but replay.path = {requested} has {gib(free)} free."
+            raise NoSpace(f"{needs} Lower replay.capacity.")
         requested.mkdir(parents=True, exist_ok=True)
         return _make(requested / name)
     refused = []
@@ -80,7 +83,7 @@ def choose_folder(name: str, nbytes: int, requested: Path | None, fallback: Path
 
 
 def available(root: Path) -> int:
-    """Bytes a replay may take at a place; on shared memory no more than a share of the machine's free memory."""
+    """Bytes a replay may take in a folder; on shared memory at most `MEMORY_SHARE` of the machine's free memory."""
     free = shutil.disk_usage(_existing(root)).free
     if root == SHARED_MEMORY or str(root).startswith(str(SHARED_MEMORY)):
         return int(min(free, psutil.virtual_memory().available * MEMORY_SHARE))
@@ -88,16 +91,8 @@ def available(root: Path) -> int:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there: what is refused leaves no folder behind."""
+    """The folder, or its nearest parent that exists. Nothing is made, so a refused request leaves nothing behind."""
     return next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), folder)
-
-
-def _require(root: Path, nbytes: int, setting: str) -> None:
-    free = available(root)
-    if nbytes > free:
-        raise NoSpace(
-            f"The replay needs {gib(nbytes)}, but {setting} = {root} has {gib(free)} free. Lower replay.capacity."
-        )
 
 
 def _make(folder: Path) -> Path:
@@ -114,7 +109,7 @@ def replay_folders() -> Iterator[Path]:
 
 
 def sharing_folders() -> Iterator[Path]:
-    """Every registry of this user, and what buffers without one left there while they were made."""
+    """Every registry of this user, and what unfinished buffers without a registry left."""
     for path in _held(_sharing_root()):
         if _is_shared(path):
             yield path
@@ -123,7 +118,7 @@ def sharing_folders() -> Iterator[Path]:
 
 
 def _held(root: Path) -> Iterator[Path]:
-    """What lies in this user's own folders at a place; in a folder that another user planted there is nothing ours."""
+    """The folders in this user's own folders under `root`; folders that another user made are ignored."""
     for own in filter(is_own_folder, _candidates(_base(root))):
         yield from _folders(own)
 
@@ -137,12 +132,12 @@ def _is_shared(path: Path) -> bool:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes a folder really takes."""
+    """Bytes on disk of all files in a folder."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
 
 
 def sharing_folder(name: str) -> Path:
-    """A place for a registry of shared buffers, in a folder that is private: on shared memory where there is some."""
+    """The path for a registry of shared buffers, in a private folder: on shared memory if there is any."""
     return _private(_base(_sharing_root())) / name
 
 

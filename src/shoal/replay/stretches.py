@@ -1,7 +1,7 @@
-"""Stretches: a shard's stream cut into sequences, end to end, the lanes side by side.
+"""Stretches: a shard's stream split into consecutive sequences, at the same rows in all lanes.
 
-Rows that only warm up a recurrent state are the last ones of the sequence before, so that every row but the first few
-is learned from.
+The burn-in rows of a sequence are the last rows of the sequence before, so that every row except the first few is
+learned from.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from shoal.types import CUT
 
 
 class Stretches:
-    """The stretches of one shard that are complete and were not taken yet."""
+    """The stretches of one shard that are complete and not yet taken."""
 
     def __init__(self, shard: ShardReader, span: Span, at: int = 0) -> None:
         """Args:
         shard: what to read.
-        span: how far a view looks; a stretch is `span.after` rows, and needs one more to bootstrap from.
+        span: the rows a view reads; a stretch is `span.after` rows, and needs one more to bootstrap from.
         at: the row where the first stretch starts.
         """
         self.shard, self.span = shard, span
         self.waiting: list[int] = []
         """First rows of complete stretches, in order, the same in all lanes."""
         self.next = at
-        """Where the first stretch that is not complete starts."""
-        self._scanned = at  # below it CUTs were looked for
+        """The first row of the first stretch that is not complete."""
+        self._scanned = at  # rows below it were searched for CUTs
 
     @property
     def first(self) -> int:
-        """The oldest row that is still wanted, frames before it aside."""
+        """The oldest row that is still needed, without the stacked frames before it."""
         return self.waiting[0] if self.waiting else self.next
 
     def overtaken(self) -> int | None:
-        """The row to go on at when the writer has reached `first`, else None."""
+        """The row to continue at when the writer has reached `first`, else None."""
         oldest = self.shard.oldest
         if oldest and self.first - self.span.before < oldest:
-            # At the very edge it would be overtaken again, and again when drawing anew.
+            # Right at the edge it would be overtaken again at once.
             return oldest + self.span.before + self.shard.rows // 4
         return None
 
     def restart(self, at: int) -> None:
-        """Forgets what waits and goes on at a row."""
+        """Forgets what waits and continues at a row."""
         self.waiting.clear()
         self.next = self._scanned = at
 
     def refresh(self) -> None:
-        """Takes in what is complete."""
-        # Beyond a whole ring the writer has just overtaken us: that is found out the next time.
+        """Finds the stretches that are complete now."""
+        # If the writer is more than a ring ahead, it has just overtaken this reader: the next call finds that.
         head, stride = min(self.shard.head, self._scanned + self.shard.rows), self.span.stride
         if head <= self._scanned:
             return
@@ -62,7 +62,7 @@ class Stretches:
         self._scanned = head
 
     def _cuts(self, start: int, stop: int) -> Iterator[int]:
-        """Rows where the stream is broken, in any lane: stretches of all lanes go side by side."""
+        """Rows where the stream is broken in any lane: stretches start at the same rows in all lanes."""
         boundary, ring = self.shard.by_lane["boundary"], self.shard.rows
         while start < stop:
             position = start % ring

@@ -9,7 +9,7 @@ What makes it fast, measured at a million leaves:
   queueing (3.5x).
 - Sums are recomputed from the children, never adjusted by differences, so they do not drift.
 
-The kernels also do what surrounds a draw and an update (rows of a ring from leaves, stale rows left alone): one call
+The kernels also do the work around a draw and an update (from leaves to rows of a ring, skipping stale rows): one call
 instead of a dozen numpy ones. They share this file because numba's cache notices a changed kernel by its file only.
 """
 
@@ -27,8 +27,8 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
 FANOUT, SHIFT, MASK = 8, 3, 7
-"""Children of a node: 8 float64 are one cache line. Shifts and masks, and unsigned indices: numba's `//` and `%` of
-numbers that might be negative, and its indices counted from the end, take a quarter of a descent's time.
+"""Children of a node: 8 float64 are one cache line. Shifts, masks and unsigned indices, because numba's `//`, `%` and
+indices of numbers that may be negative take a quarter of a descent's time.
 """
 
 _FLOATS = numba.types.Array(numba.float64, 1, "C", readonly=True)
@@ -42,7 +42,7 @@ _DESCEND = numba.void(_BLOCKS, _LEVELS, numba.int64, numba.float64[::1], numba.i
 
 @numba.njit(_DESCEND, nogil=True, cache=True)
 def _descend(blocks, levels, top, points, out_leaf, out_priority):  # type: ignore[no-untyped-def]
-    """From the nodes `out_leaf` of level `top`, where `points` begin anew at each node, to the leaves."""
+    """From the nodes `out_leaf` of level `top` down to the leaves; `points` are relative to each node."""
     count = points.shape[0]
     for level in range(top + 1, levels.shape[0]):
         below = blocks.ctypes.data + (8 * FANOUT * levels[level + 1] if level + 1 < levels.shape[0] else 0)
@@ -73,7 +73,7 @@ def _descend(blocks, levels, top, points, out_leaf, out_priority):  # type: igno
 
 @numba.njit(numba.void(_BLOCKS, _LEVELS, numba.int64[::1], numba.int64), nogil=True, cache=True)
 def _rebuild_above(blocks, levels, nodes, count):  # type: ignore[no-untyped-def]
-    """Sums anew above the first `count` of these leaves; overwrites `nodes`."""
+    """Recomputes the sums above the first `count` of these leaves; overwrites `nodes`."""
     for level in range(levels.shape[0] - 1, 0, -1):
         kept, last = 0, np.int64(-1)
         for i in range(count):
@@ -89,14 +89,6 @@ def _rebuild_above(blocks, levels, nodes, count):  # type: ignore[no-untyped-def
                 kept += 1
                 last = parent
         count = kept
-
-
-@numba.njit(numba.void(_BLOCKS, _LEVELS, _INTS, _FLOATS), nogil=True, cache=True)
-def _set_many(blocks, levels, leaves, priorities):  # type: ignore[no-untyped-def]
-    nodes = leaves.copy()
-    for i in range(leaves.shape[0]):
-        blocks[levels[-1] + leaves[i] // FANOUT, leaves[i] % FANOUT] = priorities[i]
-    _rebuild_above(blocks, levels, nodes, leaves.shape[0])
 
 
 @numba.njit(numba.void(_BLOCKS, _LEVELS, numba.int64, _FLOATS), nogil=True, cache=True)
@@ -127,7 +119,7 @@ def _draw(  # type: ignore[no-untyped-def]
     count = points.shape[0]
     for i in range(count):
         points[i] = max(0.0, (first + i + points[i]) * step - below)
-    # These points ascend: down to the last level with fewer nodes than draws, one pass along the nodes is faster.
+    # These points ascend: in levels with fewer nodes than draws, one pass along the nodes is faster.
     top = 0
     while top + 2 < levels.shape[0] and FANOUT * (levels[top + 2] - levels[top + 1]) <= count:
         top += 1
@@ -206,16 +198,6 @@ class SumTree:
 
     def __getitem__(self, leaf: Int64s) -> Float64s:
         return self._blocks[self._levels[-1] :].reshape(-1)[leaf]
-
-    def find(self, points: Float64s, out_leaf: Int64s, out_priority: Float64s) -> None:
-        """For each point in [0, total): the leaf whose stretch of the running sum holds it. Overwrites `points`."""
-        out_leaf[:] = 0
-        _descend(self._blocks, self._levels, 0, points, out_leaf, out_priority)
-
-    def set_many(self, leaves: Int64s, priorities: Float64s) -> None:
-        """Sets scattered leaves; the last of a repeated leaf wins."""
-        if len(leaves):
-            _set_many(self._blocks, self._levels, leaves, priorities)
 
     def set_range(self, start: int, priorities: Float64s) -> None:
         """Sets neighbouring leaves from `start` on."""

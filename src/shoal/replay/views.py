@@ -1,13 +1,13 @@
 """View: how rows of shards become training data.
 
-A view says how far it looks from its starting row (`span`) and which columns it reads, prepares batches once
-(`allocate`) and fills them in place (`fill`). The stored stream is never changed: the same rows serve 1-step, n-step
-and sequence views at once.
+A view says how many rows it reads around its starting row (`span`) and which columns, makes batches once (`allocate`)
+and fills them in place (`fill`). The stored stream is never changed: the same rows serve 1-step, n-step and sequence
+views at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,17 +25,17 @@ Allocate = Callable[[tuple[int, ...], Any], Array]
 
 
 class Span(NamedTuple):
-    """How far a view looks from its starting row, and whether it goes on beyond an episode's end."""
+    """How many rows a view reads before and after its starting row, and whether it reads beyond an episode's end."""
 
     before: int
     after: int
     crosses_episodes: bool = False
     overlap: int = 0
-    """Rows at the beginning that only warm up: of two sequences end to end, the second's are the first's last ones."""
+    """Burn-in rows at the beginning. In consecutive sequences they are also the last rows of the sequence before."""
 
     @property
     def stride(self) -> int:
-        """Rows from one sequence to the next, when they lie end to end."""
+        """Rows from one sequence to the next when they are consecutive."""
         return self.after - self.overlap
 
 
@@ -44,14 +44,14 @@ class View(Protocol):
 
     @property
     def span(self) -> Span:
-        """How far it looks from its starting row."""
+        """The rows it reads around its starting row."""
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns it reads; every shard must have them, alike."""
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition | Sequence:
-        """An empty batch, touched once so that filling it faults no page."""
+        """An empty batch of `batch` draws; `allocate` makes its arrays."""
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Any, copier: Copier) -> None:
         """Copies the rows that start at `keys` into the places `target` of a batch."""
@@ -72,7 +72,7 @@ class _Addresses:
         self._known: dict[int, tuple[Any, dict[str, int]]] = {}
 
     def __call__(self, batch: Any) -> dict[str, int]:
-        """Addresses by name. The batch is kept, so that its id stays its own."""
+        """Addresses by name. Keeps the batch, so that no other object gets its id."""
         known = self._known.get(id(batch))
         if known is None:
             if len(self._known) >= KNOWN:
@@ -82,8 +82,8 @@ class _Addresses:
 
 
 def _address(array: Array, column: Column, frames: int = 1, leading: int = 1) -> int:
-    """Where a batch's array begins. Refuses one whose entries, behind `leading` axes, are not `frames` rows of that
-    column: kernels check nothing.
+    """The address of a batch's array. Refuses an array whose entries, after `leading` axes, are not `frames` rows of
+    the column: kernels check nothing.
     """
     entry = array.itemsize * int(np.prod(array.shape[leading:], dtype=np.int64))
     if not array.flags.c_contiguous or entry != column.nbytes * frames:
@@ -92,37 +92,33 @@ def _address(array: Array, column: Column, frames: int = 1, leading: int = 1) ->
 
 
 class NStepView:
-    """n-step transitions: the reward of up to n steps, and the observation it is bootstrapped from.
+    """n-step transitions: the discounted reward of up to n steps, and the observation to bootstrap from.
 
-    The return stops at an episode's end. Termination sets `discount` to 0; truncation does not: its final observation
-    is bootstrapped from.
+    The return stops at an episode's end. Termination sets `discount` to 0. Truncation does not: the target bootstraps
+    from the final observation.
     """
 
-    def __init__(self, schema: Schema, n: int, gamma: float, extras: tuple[str, ...] = ()) -> None:
+    def __init__(self, schema: Schema, n: int, gamma: float) -> None:
         """Args:
         schema: the shards' schema.
         n: how many steps at most.
         gamma: discount per step.
-        extras: other recorded columns to bring along, from the first row.
         """
         if n < 1 or not 0.0 <= gamma <= 1.0:
             raise ReplayError(f"n must be at least 1 and gamma within [0, 1]; got n={n}, gamma={gamma}.")
         self.n, self.gamma, self.stack, self._schema = n, gamma, schema.frame_stack, schema
-        self._extras = tuple(schema[name].name for name in extras)
         self._addresses = _Addresses(self._find)
 
     @property
     def span(self) -> Span:
-        """Looks back over the frame stack, ahead to the bootstrap row."""
+        """From the oldest stacked frame to the bootstrap row."""
         return Span(before=self.stack - 1, after=self.n)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See `View.reads`."""
-        return ("obs", "action", "reward", "terminated", "truncated", "boundary", *self._extras)
+        return ("obs", "action", "reward", "terminated", "truncated", "boundary")
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition:
-        """An empty batch of transitions."""
         stack = (self.stack,) if self.stack > 1 else ()
         obs_shape = (batch, *stack, *schema["obs"].shape)
         return Transition(
@@ -131,12 +127,10 @@ class NStepView:
             reward=allocate((batch,), "float32"),
             discount=allocate((batch,), "float32"),
             next_obs=allocate(obs_shape, schema["obs"].dtype),
-            extras={name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._extras},
         )
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
-        """See `View.fill`."""
-        from shoal.replay.gather import copy_stretches, n_step_rows  # here: see the package
+        from shoal.replay.gather import n_step_rows  # here, because it loads numba: see the package
 
         into, schema = self._addresses(out), self._schema
         action, frame = schema["action"].nbytes, schema["obs"].nbytes
@@ -147,22 +141,16 @@ class NStepView:
         def piece(part: slice) -> None:
             mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
             n_step_rows(*mine, *arguments)
-            for name in self._extras:
-                one = (1, len(out.reward), 1, schema[name].nbytes, into[name])
-                copy_stretches(*mine, table.rows, table["boundary"], table[name], *one)
 
         copier.share(piece, len(target), 2 * len(target) * self.stack * frame)
 
     def narrowed(self, out: Transition, n: int) -> Transition:
-        """See `View.narrowed`."""
-        extras = {name: one[:n] for name, one in out.extras.items()}
-        return Transition(out.obs[:n], out.action[:n], out.reward[:n], out.discount[:n], out.next_obs[:n], extras)
+        return Transition._make(array[:n] for array in out)
 
     def _find(self, out: Transition) -> dict[str, int]:
         obs = self._schema["obs"]
         found = {"action": _address(out.action, self._schema["action"])}
-        found |= {"obs": _address(out.obs, obs, self.stack), "next_obs": _address(out.next_obs, obs, self.stack)}
-        return found | {name: _address(out.extras[name], self._schema[name]) for name in self._extras}
+        return found | {name: _address(getattr(out, name), obs, self.stack) for name in ("obs", "next_obs")}
 
 
 _STREAM = ("reward", "terminated", "truncated", "boundary", "action", "obs", "next_obs")
@@ -170,10 +158,10 @@ _STREAM = ("reward", "terminated", "truncated", "boundary", "action", "obs", "ne
 
 
 class SequenceView:
-    """Unbroken stretches of the stream, time-major, for recurrent networks and V-trace.
+    """Unbroken sequences of rows, time-major, for recurrent networks and V-trace.
 
-    A sequence is `burn_in + length` steps and one more row to bootstrap from. It may run over episode ends; rows whose
-    `boundary` is FINAL hold no transition and are to be masked.
+    A sequence is `burn_in + length` steps and one more row to bootstrap from. It may cross episode ends: mask the rows
+    whose `boundary` is FINAL, which hold no transition.
     """
 
     def __init__(
@@ -188,8 +176,8 @@ class SequenceView:
         schema: the shards' schema.
         length: steps to learn from.
         burn_in: steps before them that only warm up a recurrent state.
-        extras: other recorded columns to bring along, for every row.
-        at_start: recorded columns wanted from the first row only, such as a recurrent state.
+        extras: other recorded columns to copy, for every row.
+        at_start: recorded columns to copy for the first row only, such as a recurrent state.
         """
         if length < 1 or burn_in < 0:
             raise ReplayError(f"length must be at least 1 and burn_in at least 0; got {length} and {burn_in}.")
@@ -207,16 +195,14 @@ class SequenceView:
 
     @property
     def span(self) -> Span:
-        """Looks back over the frame stack, ahead over the sequence; goes on beyond episode ends."""
+        """From the oldest stacked frame to the bootstrap row, beyond episode ends."""
         return Span(before=self.stack - 1, after=self.steps, crosses_episodes=True, overlap=self.burn_in)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See `View.reads`."""
         return (*_EVERY_STEP, "obs", "boundary", *self._extras, *self._at_start)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Sequence:
-        """An empty batch of sequences."""
         steps, stack = self.steps, (self.stack,) if self.stack > 1 else ()
         extras = {name: allocate((steps + 1, batch, *schema[name].shape), schema[name].dtype) for name in self._extras}
         extras |= {name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._at_start}
@@ -231,7 +217,6 @@ class SequenceView:
         )
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
-        """See `View.fill`."""
         from shoal.replay.gather import copy_stretches
 
         into, batch = self._addresses(out), out.reward.shape[1]
@@ -247,20 +232,12 @@ class SequenceView:
         copier.share(piece, len(target), out.obs.nbytes * len(target) // batch)
 
     def narrowed(self, out: Sequence, n: int) -> Sequence:
-        """See `View.narrowed`. Time-major: what is left is not contiguous."""
         extras = {name: one[:n] if name in self._at_start else one[:, :n] for name, one in out.extras.items()}
-        ends = (out.terminated[:, :n], out.truncated[:, :n], out.boundary[:, :n])
-        return Sequence(out.obs[:, :n], out.action[:, :n], out.reward[:, :n], *ends, extras)
+        return Sequence._make([*(array[:, :n] for array in out[:-1]), extras])  # not contiguous: the batch is axis 1
 
     def _find(self, out: Sequence) -> dict[str, int]:
-        arrays: Mapping[str, Array] = {
-            "action": out.action,
-            "reward": out.reward,
-            "terminated": out.terminated,
-            "truncated": out.truncated,
-            "boundary": out.boundary,
-            **{name: out.extras[name] for name in self._extras},
-        }
+        arrays = {name: getattr(out, name) for name in (*_EVERY_STEP, "boundary")}
+        arrays |= {name: out.extras[name] for name in self._extras}
         found = {"obs": _address(out.obs, self._schema["obs"], self.stack, leading=2)}
         found |= {name: _address(array, self._schema[name], leading=2) for name, array in arrays.items()}
         return found | {name: _address(out.extras[name], self._schema[name]) for name in self._at_start}

@@ -214,13 +214,10 @@ class Pool:
         self._counts[:] = 0
         self._draws.ages[:] = 0
 
-    def torn(self, keys: Keys, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those of the places that their writers reached since they were drawn."""
-        return places[keys.logical[places] < self.table.oldest()[keys.shard[places]]]
-
-    def unusable(self, keys: Keys, places: npt.NDArray[np.int64], batch: Transition) -> npt.NDArray[np.int64]:
-        """Those of the places that are torn or unsound."""
-        torn = self.torn(keys, places)
+    def unusable(
+        self, keys: Keys, torn: npt.NDArray[np.int64], places: npt.NDArray[np.int64], batch: Transition
+    ) -> npt.NDArray[np.int64]:
+        """The torn places, and those of `places` that are unsound."""
         whole = np.setdiff1d(places, torn) if len(torn) else places
         return np.concatenate([torn, self.unsound(keys, whole, batch)])
 

@@ -24,6 +24,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from shoal.errors import ConfigError, NoSpace
 from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
+from shoal.replay.redraw import MAX_REDRAWS, copy_until_usable
 from shoal.replay.shard_table import ShardTable
 from shoal.sharing.member import Membership, Storage
 from shoal.sharing.pool import Drawn, Pool
@@ -34,7 +35,6 @@ from shoal.sharing.stats import sampling_stats
 from shoal.sharing.strategies import RATIO, STRATEGY, check_strategy, ratio_of
 from shoal.types import Array, Transition
 
-MAX_REDRAWS = 100
 _COLUMNS = ("reward", "terminated", "truncated", "boundary", "action", "obs", "next_obs")
 
 
@@ -236,19 +236,22 @@ class DistributedReplayBuffer(ReplayBuffer):
         arguments: list[Any] = [table.rows, heads, *(table[name] for name in _COLUMNS), self.n_steps, gamma, 1]
         arguments += [schema["action"].nbytes, schema["obs"].nbytes, rewards, discounts]
         arguments += [actions.ctypes.data, obs.ctypes.data, next_obs.ctypes.data]
-        n_step_rows(*keys, np.arange(count), *arguments)
-        foreign = np.arange(own, count)
-        batch = Transition(obs, actions, rewards, discounts, next_obs, {})
-        for attempt in range(MAX_REDRAWS):
-            if self._pool is None or not len(foreign := self._pool.unusable(keys, foreign, batch)):
-                break
-            shared = attempt + 1 < MAX_REDRAWS and self._pool.redraw(keys, foreign)
-            if not shared:  # all have left, or write faster than they can be read: one's own rows cannot tear
+        batch, pool, everywhere = Transition(obs, actions, rewards, discounts, next_obs), self._pool, np.arange(count)
+
+        def copy(places: Array) -> Array:
+            n_step_rows(*(keys if places is everywhere else keys.at(places)), places, *arguments)
+            foreign = places[places >= own]
+            if pool is None or not len(foreign):
+                return foreign[:0]
+            return pool.unusable(keys, table.torn(keys.at(foreign), foreign), foreign, batch)
+
+        for attempt, foreign in enumerate(copy_until_usable(copy, everywhere), 1):
+            if attempt == MAX_REDRAWS or pool is None or not pool.redraw(keys, foreign):
+                # All have left, or write faster than they can be read: one's own rows cannot tear.
                 again = Keys.empty(len(foreign))
                 self._draw_own(len(foreign), again)
                 keys.put(foreign, again)
-            n_step_rows(*keys.at(foreign), foreign, *arguments)
-            if not shared:
+                n_step_rows(*again, foreign, *arguments)
                 break
         dones = (discounts == 0.0).astype(np.float32)
         extra = {}

@@ -158,7 +158,7 @@ def test_batches_of_several_sizes(marked: ModuleType, shards: Any) -> None:
     for rows in (9, 0, 0, 0, 16, 0, 4, 0, 0, 0):
         writer.append_chunk(marked.block_of(0, 1, writer.head, rows))
         sample = replay.sample()
-        sizes.append(0 if sample is None else len(sample.part))
+        sizes.append(0 if sample is None else len(sample.fresh))
     assert sizes == [2, 2, 0, 0, 4, 4, 1, 1, 0, 0]
 
 

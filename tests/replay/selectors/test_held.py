@@ -116,5 +116,5 @@ def test_impossible_sizes_are_refused(capacity: int, sample: int) -> None:
 
 def test_transitions_are_refused(marked: ModuleType, shards: Any) -> None:
     reader = ShardReader(shards.make(marked.info(64, 1)))
-    with pytest.raises(ConfigError, match="not transitions"):
+    with pytest.raises(ConfigError, match="counts sequences: leave it out for transitions"):
         HeldSequences(5).attach(reader, Span(0, 1))

@@ -1,27 +1,27 @@
-"""Selector: which rows.
+"""Selector: which rows to learn from.
 
-A selector answers `select(n)` over many shards with keys and exact probabilities. It lives in the reader's process and
-takes in new rows by comparing heads: writing a row costs a writer nothing for it.
+A selector answers `select(n)` over many shards with keys and exact probabilities. It runs in the reader's process and
+finds new rows by comparing heads, so it costs the writers nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.shard import ShardReader
-from shoal.replay.starts import Starts
+from shoal.replay.shard import ShardReader, ring_margin
 from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 
 
 class Selector(Protocol):
-    """Which rows to learn from. Selectors inherit it for what most of them need not say."""
+    """Which rows to learn from. Selectors inherit it, with the answers that most of them share."""
 
     name: str
-    """As in the settings; metrics carry it."""
+    """As in the settings and in metrics."""
     fresh: bool = False
     """Whether it is a queue: its draws are new experience, not replayed."""
 
@@ -29,40 +29,41 @@ class Selector(Protocol):
         """Adds a shard; keys name it by the order of attaching."""
 
     def refresh(self) -> None:
-        """Takes in what the writers did since the last call."""
+        """Reads what the writers did since the last call."""
 
     @property
     def size(self) -> int:
-        """Rows that could be drawn now."""
+        """How many rows (or sequences, for selectors of sequences) could be drawn now."""
 
     def ready(self, n: int) -> bool:
-        """Whether `select(n)` can be answered now."""
+        """Whether `select(n)` can be answered now. One row is enough where draws are with replacement."""
+        return self.size > 0
 
     def most(self, n: int) -> int:
-        """The most draws, up to n, that can be had now."""
+        """The most draws, up to n, that are possible now."""
         return n if self.ready(n) else 0
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """Draws n starting rows, in arrays that are the caller's to keep."""
+        """Draws n starting rows into new arrays."""
 
     def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
-        """Draws in place of n rows that a writer reached while they were copied; None when there is nothing to draw."""
+        """Draws n rows in place of some that could not be used; None when there is nothing to draw."""
         return self.select(n, rng) if self.ready(n) else None
 
     def release(self) -> None:
-        """Hears that what was selected has been copied: writers that wait for it may go on."""
+        """Called when the selected rows were copied: writers that wait for this selector may continue."""
         return None
 
     def spare(self) -> None:
-        """Hears that it has enough and other parts of a mixture have not: writers that wait for it may go on."""
+        """Called when other parts of a mixture lack rows: writers that wait for this selector may continue."""
         return None
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """Takes new priorities; returns how many came too late, their rows being gone."""
+        """Sets new priorities; returns how many were too late because their rows are overwritten."""
         return 0
 
     def metrics(self) -> dict[str, float]:
-        """Numbers worth logging."""
+        """Numbers to log."""
         return {}
 
 
@@ -74,8 +75,9 @@ def split_by_count(counts: list[int], n: int, rng: np.random.Generator) -> list[
     return [int(k) for k in rng.multinomial(n, [count / total for count in counts])]
 
 
-def attach_starts(starts: list[Starts], shard: ShardReader, span: Span, newest: float = 1.0) -> Starts:
-    """Adds a shard's starts to a selector's list."""
-    added = Starts(shard, span, newest=newest)
-    starts.append(added)
-    return added
+def safe_from(shards: Iterable[ShardReader], before: int) -> npt.NDArray[np.int64]:
+    """The first row of each shard that its writer does not reach while a batch is copied.
+
+    `before` is how many rows before it are read too, for stacked frames.
+    """
+    return np.array([shard.oldest_beyond(before + ring_margin(shard.rows)) for shard in shards], np.int64)

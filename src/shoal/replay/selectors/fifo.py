@@ -1,7 +1,7 @@
-"""A queue: every stretch of the stream once, in the order it was written.
+"""A queue: every sequence of the stream once, in the order it was written.
 
-The reader publishes how far it has come in the shard's `cursor`, for writers that must not lose anything to wait for
-(`back_pressure`); others overwrite, and the rows passed over are counted.
+The reader publishes how far it has read in the shard's `cursor`. Writers that must not lose anything wait for it
+(`back_pressure`); others overwrite, and the rows that were never read are counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CURSOR, _GRANT = int(Header.CURSOR), int(Header.GRANT)
 
 
 class _Queue:
-    """How far one shard was read: the next stretch is the first that waits, at lane `lane`."""
+    """How far one shard was read: the next is the first waiting stretch, at lane `lane`."""
 
     def __init__(self, shard: ShardReader, span: Span) -> None:
         self.shard, self.span = shard, span
@@ -40,21 +40,21 @@ class _Queue:
         return len(self.stretches.waiting) * self.shard.lanes - self.lane
 
     def refresh(self) -> None:
-        """Steps over what was overwritten or broken off, takes in what is complete."""
+        """Skips what was overwritten and finds what is complete."""
         floor = self.stretches.overtaken()
         if floor is not None:
             self._step_over(floor)
         self.stretches.refresh()
 
     def publish(self, short: int) -> None:
-        """Says what is still needed, and how far a waiting writer may go in any case, for `short` stretches more."""
-        # A writer that waits for the cursor must also leave the frames that the next stretch stacks.
+        """Publishes the first row still needed, and how far a waiting writer may go to complete `short` stretches."""
+        # A writer that waits for the cursor must also keep the frames that the next stretch stacks.
         cursor = self._words[_CURSOR] = max(0, self.stretches.first - self.span.before)
         wanted = self.stretches.next + -(-short // self.shard.lanes) * self.span.stride + self.span.overlap + 1
         self._words[_GRANT] = min(wanted, cursor + self.shard.rows - SPARE_ROWS) if short else 0
 
     def take(self, count: int) -> list[int]:
-        """Counts the next stretches as read, lane by lane; returns the first rows of those begun."""
+        """Marks the next stretches as read, lane by lane; returns the first rows of those begun."""
         waiting = self.stretches.waiting
         whole, self.lane = divmod(self.lane + count, self.shard.lanes)
         begun = waiting[: whole + 1]
@@ -62,7 +62,7 @@ class _Queue:
         return begun
 
     def _step_over(self, floor: int) -> None:
-        """Goes on at row `floor`, or behind a stretch that some lanes were read of; counts what was lost."""
+        """Continues at row `floor`, or after a stretch that was read in some lanes; counts what was lost."""
         first, stride = self.stretches.first, self.span.stride
         to = max(floor, first + stride) if self.lane else floor
         self.dropped += (to - first) * self.shard.lanes - stride * self.lane
@@ -73,9 +73,9 @@ class _Queue:
 class Fifo(Selector):
     """Each stretch once, oldest first.
 
-    Of several shards the one that lags furthest behind its writer goes first, so that none is overwritten for being
-    last; those that lag equally take turns, or the first one's actor would play most of the steps. The queue holds
-    `capacity` unread stretches, or one batch if that is more. What comes beyond is dropped, oldest first, or waits.
+    The shard with the most unread stretches goes first, so that none is overwritten because it is last. Shards with
+    equally many take turns, or the first one's actor would play most of the steps. The queue holds `capacity` unread
+    stretches, or one batch if that is more. Beyond that the oldest are dropped, or the writers wait.
     """
 
     name = "fifo"
@@ -84,7 +84,7 @@ class Fifo(Selector):
     def __init__(self, capacity: int | None = None, on_full: OnFull = "wait") -> None:
         """Args:
         capacity: unread stretches held, over all shards and lanes; None: whatever the rings hold.
-        on_full: `drop`: the oldest are stepped over and counted; `wait`: nothing is, it is the writers that keep to the
+        on_full: `drop`: the oldest are skipped and counted; `wait`: nothing is skipped, the writers keep to the
             capacity (see `back_pressure.queue_rows`).
         """
         if capacity is not None and capacity < 1:
@@ -96,16 +96,14 @@ class Fifo(Selector):
         self._asked = 0  # the largest batch so far
         self._short = 0  # stretches missing for the batch that was last asked for
         self._passed_over = 0
-        self._turn = 0  # the shard that goes first among equals
+        self._turn = 0  # the shard that goes first among those with equally many
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
         if not span.crosses_episodes:
             raise ConfigError("fifo hands out every row, episode ends too: use it with sequences, not transitions.")
         self._queues.append(_Queue(shard, span))
 
     def refresh(self) -> None:
-        """See `Selector.refresh`."""
         for queue in self._queues:
             queue.refresh()
         if self._on_full == "drop" and self._capacity is not None:
@@ -117,16 +115,16 @@ class Fifo(Selector):
 
     @property
     def size(self) -> int:
-        """Stretches waiting to be read."""
+        """Complete stretches that are not read yet."""
         return sum(queue.ready for queue in self._queues)
 
     @property
     def dropped(self) -> int:
-        """Rows that were overwritten, or stepped over, before they were read."""
+        """Rows that were overwritten or skipped before they were read."""
         return self._passed_over + sum(queue.dropped for queue in self._queues)
 
     def ready(self, n: int) -> bool:
-        """Whether n stretches wait. If not, waiting writers are told how many are missing."""
+        """Whether n stretches are complete. If not, tells waiting writers how many are missing."""
         self._asked = max(self._asked, n)
         short = max(0, n - self.size)
         if short != self._short:
@@ -134,27 +132,25 @@ class Fifo(Selector):
         return not short
 
     def most(self, n: int) -> int:
-        """Whatever waits."""
         return min(n, self.size)
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
         return Selection(self._take(n), np.ones(n))
 
     def release(self) -> None:
-        """Lets waiting writers go on while the batch is learned from, each up to its limit."""
+        """Lets waiting writers continue during the update, each up to its limit."""
         self._publish(0)
 
     def spare(self) -> None:
-        """Lets every waiting writer go on for a stretch: others need new rows, which a full queue would hold back."""
+        """Lets every waiting writer write one more stretch: other parts need new rows, and a full queue stops them."""
         self._publish(1)
 
     def metrics(self) -> dict[str, float]:
-        """How full the queue is, and the rows lost."""
+        """The queue's size, and the rows lost."""
         return {"queue": float(self.size), "dropped": float(self.dropped)}
 
     def _take(self, n: int) -> Keys:
-        """The next n stretches. One pass over all shards: several small arrays per shard took longer than the draw."""
+        """The next n stretches. In one pass over all shards: small arrays per shard took longer than the draw."""
         shares = self._shares(n)
         starts: list[int] = []
         offsets, begun, done = [], [], 0
@@ -173,7 +169,7 @@ class Fifo(Selector):
         """How many of the next n stretches come from each shard."""
         turn, heights = self._turn, [queue.ready for queue in self._queues]
         shares = shares_of_fullest(heights[turn:] + heights[:turn], n)
-        self._turn = (turn + n) % len(shares)  # behind the last that gave one more than others
+        self._turn = (turn + n) % len(shares)  # after the last that gave one more than others
         back = len(shares) - turn
         return shares[back:] + shares[:back]
 
@@ -184,7 +180,7 @@ class Fifo(Selector):
 
 
 def shares_of_fullest(heights: list[int], n: int) -> list[int]:
-    """How many to take from each so that n are taken, always from the fullest, the first of those that are equal."""
+    """How many of n to take from each queue, always from the fullest, the first of equals; `heights` are lengths."""
     tallest, above = sorted(heights, reverse=True), 0
     for count, height in enumerate(tallest, 1):
         above += height

@@ -45,36 +45,30 @@ class Mixture(Selector):
             known = self._shares[n] = shares(self._ratios, n)
         return known
 
-    def divides(self, n: int) -> bool:
-        """Whether a batch of n divides by the ratios."""
-        return divides(self._ratios, n)
-
     def part_of(self, n: int) -> npt.NDArray[np.int32]:
-        """Which part each of n draws comes from."""
+        """[n] the index of the part that each draw comes from."""
         return np.repeat(np.arange(len(self.parts), dtype=np.int32), self.shares(n))
 
     def fresh_of(self, n: int) -> npt.NDArray[np.bool_]:
-        """Which of n draws come from a queue."""
+        """[n] whether each draw comes from a queue."""
         return np.array([part.selector.fresh for part in self.parts], np.bool_)[self.part_of(n)]
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
         for part in self.parts:
             part.selector.attach(shard, span)
 
     def refresh(self) -> None:
-        """See `Selector.refresh`."""
         for part in self.parts:
             part.selector.refresh()
 
     @property
     def size(self) -> int:
-        """Rows the largest part could draw."""
+        """The size of the largest part."""
         return max(part.selector.size for part in self.parts)
 
     def sizes(self, part_of: npt.NDArray[np.int32]) -> int | npt.NDArray[np.int64]:
-        """Rows that each draw was one of: one number where there is one part. A queue hands out what comes, for
-        certain, so its draws are one of one.
+        """[n] the size of each draw's part, or one number where there is one part. 1 for a queue, whose next draw is
+        certain.
         """
         if len(self.parts) == 1:
             return self.size
@@ -82,7 +76,7 @@ class Mixture(Selector):
         return np.array(each, np.int64)[part_of]
 
     def ready(self, n: int) -> bool:
-        """Whether every part is. All are asked: a queue hears what is missing."""
+        """Whether every part is. Asks all of them, so that a queue learns how much is missing."""
         answers = [part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)]
         if all(answers):
             return True
@@ -92,7 +86,9 @@ class Mixture(Selector):
         return False
 
     def fitting(self, least: int, n: int) -> int:
-        """The largest batch to be had now: n, or whatever divides by the ratios down to `least`, which must; else 0."""
+        """The largest batch that is possible now: n, or a smaller one that divides by the ratios, at least `least`
+        (which must divide too); else 0.
+        """
         if self.ready(n):
             return n
         if least == n:
@@ -103,13 +99,12 @@ class Mixture(Selector):
             if most < share:
                 bound = min(bound, int(most / part.ratio + 1e-6))
         for size in range(bound, least - 1, -1):
-            if self.divides(size) and self.ready(size):
+            if divides(self._ratios, size) and self.ready(size):
                 return size
-        self.ready(least)  # so that a queue asks for no more than is waited for
+        self.ready(least)  # so that a queue asks its writers for no more than that
         return 0
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
         if len(self.parts) == 1:
             return self.parts[0].selector.select(n, rng)
         drawn = [part.selector.select(share, rng) for part, share in zip(self.parts, self.shares(n), strict=True)]
@@ -118,15 +113,14 @@ class Mixture(Selector):
         )
 
     def release(self) -> None:
-        """See `Selector.release`."""
         for part in self.parts:
             part.selector.release()
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """Every prioritized part hears of every row, whichever part drew it."""
+        """Every part gets the priorities of all rows, whichever part drew them."""
         return max(part.selector.update(keys, priorities) for part in self.parts)
 
     def metrics(self) -> dict[str, float]:
-        """Those of the parts, as `elite/lambda`; parts of one name carry their place too, as `elite-1/lambda`."""
+        """The parts' metrics, as `elite/lambda`; parts of one name carry their index too, as `elite-1/lambda`."""
         named = zip(self._prefixes, self.parts, strict=True)
         return {f"{prefix}/{name}": value for prefix, part in named for name, value in part.selector.metrics().items()}

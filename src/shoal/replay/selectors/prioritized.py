@@ -1,7 +1,7 @@
 """Proportional prioritized replay (Schaul et al., https://arxiv.org/abs/1511.05952) over many shards.
 
 One sum tree per shard, all in the reader's process: appending never touches a tree, so actors never wait for learners.
-A new row enters with the priority its actor computed (Ape-X); where it could not, with the largest seen so far.
+A new row gets the priority that its actor computed (Ape-X), or the largest so far where there is none.
 `probabilities` are exact over all shards: leaf / sum of all roots.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shoal.errors import ConfigError
-from shoal.replay.selectors.base import Selector, attach_starts
+from shoal.replay.selectors.base import Selector
 from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Change, Starts
 from shoal.replay.sum_tree import SumTree
@@ -30,7 +30,7 @@ _MAGNITUDES = numba.void(numba.types.Array(numba.float32, 1, "C", readonly=True)
 def _magnitudes(priorities, epsilon, out):  # type: ignore[no-untyped-def]
     for i in range(priorities.shape[0]):
         size = abs(np.float64(priorities[i]))
-        # A NaN loss must not poison the tree: its row becomes as unlikely as can be, and the learner reports the NaN.
+        # A NaN loss must not spoil the tree: its row gets the smallest priority, and the learner reports the NaN.
         out[i] = (min(size, LARGEST) if size == size else 0.0) + epsilon
 
 
@@ -56,33 +56,25 @@ class Prioritized(Selector):
         self._largest = 1.0  # of the leaves, that is after ^alpha
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
-        attach_starts(self._starts, shard, span)
+        self._starts.append(Starts(shard, span))
         self._trees.append(SumTree(shard.rows * shard.lanes))
 
     def refresh(self) -> None:
-        """See `Selector.refresh`."""
         for starts, tree in zip(self._starts, self._trees, strict=True):
             for change in starts.refresh():
                 tree.set_range(change.position * starts.shard.lanes, self._leaves_of(starts, change))
 
     @property
     def size(self) -> int:
-        """Eligible rows of all shards."""
         return sum(starts.count for starts in self._starts)
 
-    def ready(self, n: int) -> bool:
-        """One eligible row is enough: draws are with replacement."""
-        return self.size > 0
-
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
         keys, points, probabilities = Keys.empty(n), rng.random(n), np.empty(n)
         roots = [tree.total for tree in self._trees]
         total, last = sum(roots), max(index for index, root in enumerate(roots) if root > 0.0)
         below, start = 0.0, 0
         for index, (starts, tree, root) in enumerate(zip(self._starts, self._trees, roots, strict=True)):
-            # Stratified points ascend, so each shard owns one stretch of the batch.
+            # Stratified points ascend, so each shard gets one slice of the batch.
             stop = n if index == last else _draws_below(below + root, points, total / n)
             if start < stop:
                 part, ring = slice(start, stop), starts.shard
@@ -93,7 +85,7 @@ class Prioritized(Selector):
         return Selection(keys, probabilities)
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
-        """Sets leaves to (|delta| + epsilon)^alpha; rows overwritten since are left alone and counted."""
+        """Sets leaves to (|delta| + epsilon)^alpha; skips and counts rows that were overwritten since."""
         leaves = self._power(priorities)
         self._largest = max(self._largest, float(leaves.max(initial=0.0)))
         dropped = 0
@@ -103,7 +95,7 @@ class Prioritized(Selector):
         return dropped
 
     def _leaves_of(self, starts: Starts, change: Change) -> npt.NDArray[np.float64]:
-        """Leaves of a stretch of rows: zero where no sample may start."""
+        """Leaves of changed rows: zero where no sample may start."""
         if not change.flags.any():  # rows struck off
             return np.zeros(len(change.flags))
         count = len(change.flags) // starts.shard.lanes
@@ -116,7 +108,7 @@ class Prioritized(Selector):
         leaves = self._power(recorded[rows[after - 1 :]].reshape(-1))
         cut = starts.shard.columns["boundary"][rows] == CUT
         if cut.any():
-            # An episode that ended just before a CUT: its writer did not live, or remember, to complete the row.
+            # A CUT right after an episode's end: the row that would carry the priority was never written.
             leaves[sliding_window_view(cut, after, axis=0).any(axis=-1).reshape(-1)] = self._largest
         return np.asarray(np.where(change.flags == 1, leaves, 0.0))
 

@@ -1,10 +1,10 @@
 """What elite and attentive share: candidates of another selector, the current network's features of their states,
 distances, and the annealing.
 
-Scoring happens where batches are drawn, ahead of need in the prefetching thread. A few states of each candidate are
-compared, evenly spaced and with the first, not all of them: with lambda = 6 candidates per draw, comparing all 20
-states of a sequence is six forward passes of the network per update, three of them are less than one. The original
-compares all; `compared_steps=None` does too.
+Scoring happens where batches are drawn, in the prefetching thread. Only a few states of each candidate are compared,
+evenly spaced from the first on: with lambda = 6 candidates per draw, comparing all 20 states of a sequence takes six
+forward passes of the network per update, comparing three takes less than one. The original compares all, as
+`compared_steps=None` does.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ Features = Callable[[Array], Array]
 """Observations [M, *obs_shape] to the current network's features of them, [M, F]."""
 Distance = Literal["l2", "cosine", "kl"]
 FEATURE = "feature"
-"""The column where a policy records the features it acted on."""
+"""The column in which a policy records the features it acted on."""
 COMPARED_STEPS = 3
-"""States of a sequence that are compared, unless told otherwise."""
+"""States of a sequence that are compared by default."""
 TINY = 1e-12
 
 
 class Annealing:
-    """lambda: how many candidates per draw, from `first` down to 1 in equal steps."""
+    """lambda, the number of candidates per draw: falls linearly from `first` to 1."""
 
     def __init__(self, first: float, anneal: float, draws: int, done: int = 0) -> None:
         """Args:
-        first: at the beginning.
-        anneal: it reaches 1 after this many times `draws`.
+        first: lambda at the beginning.
+        anneal: lambda reaches 1 after `anneal * draws` batches.
         draws: see anneal.
-        done: draws made before, by a run that goes on.
+        done: batches drawn before, for a resumed run.
         """
         if first < 1 or anneal <= 0 or draws < 1:
             raise ConfigError(
@@ -54,22 +54,22 @@ class Annealing:
 
     @property
     def now(self) -> float:
-        """lambda."""
+        """lambda now."""
         return max(1.0, self._first - (self._first - 1) * self._done / self._draws)
 
     def candidates(self, n: int) -> int:
-        """A step further: how many candidates for n draws; n when there is nothing to choose."""
+        """Counts one batch; returns how many candidates to draw for n draws, at least n."""
         self._done += 1
         return max(n, int(self.now * n + 1e-6))
 
 
 class States:
-    """Some states of sequences: their observations, gathered from the shards, and what networks made of them."""
+    """The compared states of sequences: their current features, and those recorded when they were played."""
 
     def __init__(self, features: Features, compared_steps: int | None, *, recorded: bool = False) -> None:
         """Args:
         features: the current network.
-        compared_steps: states of a sequence that are looked at; None: all.
+        compared_steps: states of a sequence that are compared; None: all.
         recorded: whether shards must have the column of recorded features.
         """
         self._features, self._compared, self._recorded = features, compared_steps, recorded
@@ -78,7 +78,6 @@ class States:
         self._offsets = np.zeros(1, np.int64)
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """Adds a shard."""
         schema = shard.info.schema
         if self._recorded and FEATURE not in schema:
             raise WrongSchema(
@@ -87,7 +86,7 @@ class States:
             )
         steps = span.after if span.crosses_episodes else 1
         count = min(steps, self._compared or steps)
-        self._offsets = np.arange(count) * steps // count  # the first, and evenly on
+        self._offsets = np.arange(count) * steps // count  # evenly spaced, from the first on
         self.table.add(shard)
 
     def spread(self, keys: Keys) -> Keys:
@@ -103,7 +102,7 @@ class States:
         return np.asarray(self._features(obs), np.float32).reshape(len(obs), -1)
 
     def recorded(self, states: Keys) -> Floats:
-        """[M, F] what the policy recorded when it was there."""
+        """[M, F] the features that the policy recorded when it acted."""
         return self._gather(FEATURE, states, 1).reshape(len(states.logical), -1).astype(np.float32)
 
     def blocks(self, features: Floats) -> Floats:
@@ -111,7 +110,7 @@ class States:
         return features.reshape(-1, len(self._offsets), features.shape[-1])
 
     def _gather(self, name: str, states: Keys, stack: int) -> Array:
-        """A column of states, in an array that the next call uses again."""
+        """A column of states, in an array that the next call overwrites."""
         column, count = self.table.shards[0].info.schema[name], len(states.logical)
         into = self._arrays.get(name)
         if into is None or len(into) < count:
@@ -125,28 +124,48 @@ class States:
 
 
 class Scored(Selector):
-    """Draws `lambda * n` candidates of an inner selector and keeps the best n; where lambda is 1, all.
+    """Draws `lambda * n` candidates of an inner selector and keeps the best n; all of them where lambda is 1.
 
-    `probabilities` are those of the inner selector's draws: which candidates are kept has no closed form, and V-trace
+    `probabilities` are those of the inner selector's draws: the probability to be kept has no closed form, and V-trace
     corrects for the policy, not for the choice.
     """
 
-    def __init__(self, inner: Selector, states: States, annealing: Annealing) -> None:
+    def __init__(
+        self,
+        features: Features,
+        inner: Selector,
+        *,
+        distance: Distance = "l2",
+        candidates: float = 6.0,
+        anneal: float = 2.0,
+        anneal_draws: int = 10_000,
+        compared_steps: int | None = COMPARED_STEPS,
+        drawn: int = 0,
+        recorded: bool = False,
+    ) -> None:
         """Args:
+        features: the current network's features of observations.
         inner: what candidates are drawn from.
-        states: what of them is compared.
-        annealing: how many there are.
+        distance: between features.
+        candidates: lambda at first: candidates per draw.
+        anneal: lambda reaches 1 after `anneal * anneal_draws` batches.
+        anneal_draws: see anneal.
+        compared_steps: states of a candidate that are compared; None: all.
+        drawn: batches drawn before, for a resumed run.
+        recorded: whether current features are compared with recorded ones.
         """
-        self._inner, self._states, self._annealing = inner, states, annealing
+        self._inner, self._distance = inner, distance
+        self._states = States(features, compared_steps, recorded=recorded)
+        self._annealing = Annealing(candidates, anneal, anneal_draws, drawn)
         self.mean_distance = self.mean_candidate_distance = 0.0
 
     @abstractmethod
     def _far(self, keys: Keys, rng: np.random.Generator) -> Floats:
-        """[M] how far each candidate is from what is wanted."""
+        """[M] the distance of each candidate."""
 
     @abstractmethod
     def _keep(self, keys: Keys, far: Floats, n: int) -> Positions:
-        """Which n of the candidates are kept."""
+        """[n] the indices of the candidates to keep."""
 
     @property
     def lambda_now(self) -> float:
@@ -154,25 +173,20 @@ class Scored(Selector):
         return self._annealing.now
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
         self._states.attach(shard, span)
         self._inner.attach(shard, span)
 
     def refresh(self) -> None:
-        """See `Selector.refresh`."""
         self._inner.refresh()
 
     @property
     def size(self) -> int:
-        """What candidates are drawn from."""
         return self._inner.size
 
     def ready(self, n: int) -> bool:
-        """Whether candidates can be drawn."""
         return self._inner.ready(n)
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
         wanted = self._annealing.candidates(n)
         drawn = self._inner.select(wanted, rng)
         if wanted == n:
@@ -183,11 +197,10 @@ class Scored(Selector):
         return Selection(drawn.keys.at(kept), drawn.probabilities[kept])
 
     def redraw(self, n: int, rng: np.random.Generator) -> Selection | None:
-        """Plain draws: a few rows in place of overtaken ones are not worth a pass of the network."""
+        """Draws without scoring: a few rows are not worth a pass of the network."""
         return self._inner.redraw(n, rng)
 
     def update(self, keys: Keys, priorities: Floats) -> int:
-        """See `Selector.update`."""
         return self._inner.update(keys, priorities)
 
     def metrics(self) -> dict[str, float]:
@@ -197,7 +210,7 @@ class Scored(Selector):
 
 
 def distances(current: Floats, other: Floats, kind: Distance) -> Floats:
-    """[M] how far blocks [M, C, F] are apart, small when alike.
+    """[M] distances of blocks [M, C, F].
 
     l2 is the Euclidean norm of the whole block's difference, cosine is 1 - the cosine of the angle between the whole
     blocks, kl is the sum over states of KL(softmax(current) || softmax(other)).
@@ -213,7 +226,7 @@ def distances(current: Floats, other: Floats, kind: Distance) -> Floats:
 
 
 def cross_distances(current: Floats, reference: Floats, kind: Distance) -> Floats:
-    """[M, R] `distances` of blocks [M, C, F] from each reference [R, F], repeated C times: as products of matrices."""
+    """[M, R] `distances` of blocks [M, C, F] to each reference [R, F] repeated C times, by matrix products."""
     count = current.shape[1]
     if kind == "kl":
         log_p = _log_softmax(current)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.errors import ConfigError
-from shoal.replay.selectors.base import Selector, attach_starts, split_by_count
+from shoal.replay.selectors.base import Selector, split_by_count
 from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Starts
 from shoal.replay.views import Span
@@ -13,12 +13,12 @@ from shoal.types import Keys, Selection
 
 
 class Uniform(Selector):
-    """Every eligible row of every shard is equally likely. `newest` below 1 keeps to that fraction of each shard, its
-    newest rows; `capacity` keeps to the newest so many sequences.
+    """Every row that may start a sample is equally likely, in all shards.
 
-    The capacity is shared out evenly over all lanes: each draws from its newest `capacity * steps / lanes` rows,
-    rounded up. So many sequences lie there end to end; a draw may begin at any row of them. Shards whose actors are
-    slower reach further back in time. For transitions a sequence is one row.
+    `newest` below 1 limits draws to that newest fraction of each shard. `capacity` limits them to the rows of that many
+    newest sequences, divided evenly over all lanes: each lane gives its newest `capacity * steps / lanes` rows, rounded
+    up, and a draw may begin at any of them. Shards of slower actors reach further back in time. For transitions a
+    sequence is one row.
     """
 
     name = "uniform"
@@ -32,8 +32,7 @@ class Uniform(Selector):
         self._starts: list[Starts] = []
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        """See `Selector.attach`."""
-        attach_starts(self._starts, shard, span, self._newest)
+        self._starts.append(Starts(shard, span, newest=self._newest))
         if self._capacity is not None:
             rows = self._capacity * (span.after if span.crosses_episodes else 1)
             lanes = sum(starts.shard.lanes for starts in self._starts)
@@ -41,21 +40,14 @@ class Uniform(Selector):
                 starts.keep_newest(-(-rows // lanes))
 
     def refresh(self) -> None:
-        """See `Selector.refresh`."""
         for starts in self._starts:
             starts.refresh()
 
     @property
     def size(self) -> int:
-        """Eligible rows of all shards."""
         return sum(starts.count for starts in self._starts)
 
-    def ready(self, n: int) -> bool:
-        """One eligible row is enough: draws are with replacement."""
-        return self.size > 0
-
     def select(self, n: int, rng: np.random.Generator) -> Selection:
-        """See `Selector.select`."""
         shard, lane, logical = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int64)
         shares = split_by_count([starts.count for starts in self._starts], n, rng)
         done = 0
