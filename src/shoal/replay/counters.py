@@ -19,7 +19,7 @@ LARGEST_COUNT = 2**48
 _KEEPS_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether the processor keeps the order of stores, and of loads."""
 LARGE_COPY = 16_384
-"""Bytes from which a C library may bypass the caches (glibc: from 16,448, usually a few MB). x86 may reorder such stores
+"""Bytes from which a C library may bypass the caches (glibc: from 16,448, usually some MB). x86 may reorder such stores
 before earlier ones; after such a copy the library has a fence of its own.
 """
 _mutex = threading.Lock()

@@ -276,7 +276,11 @@ def create_distributed_registry(
             f"{folder} holds other files, and a registry removes all that is in its folder: name a new one."
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = {"format": _FORMAT, "max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size}
+    settings: dict[str, object] = {
+        "format": _FORMAT,
+        "max_buffer_size": max_buffer_size,
+        "min_buffer_size": min_buffer_size,
+    }
     settings |= {"stale_seconds": stale_seconds, "maker": asdict(ProcessId.current())}
     building = folder / f".registry.json.{uuid.uuid4().hex[:8]}"
     building.write_text(json.dumps(settings, indent=1))
