@@ -34,7 +34,7 @@ from shoal.files import atomic_write, open_file
 
 FORMAT = 1
 BEST = "best.safetensors"
-_STEP_NAME = re.compile(r"step_(\d{9,})\.safetensors")
+_STEP_NAME = re.compile(r"step_\d{9,}\.safetensors")
 _LIST_ATTEMPTS = 3
 
 
@@ -119,9 +119,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def _number(path: Path) -> int:
-    match = _STEP_NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+    return int(path.stem.removeprefix("step_"))
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -10,7 +10,6 @@ an older number than it waits for, and its own request is seen next.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ SPINS = 20
 """Looks that only offer the core to others, before sleeping."""
 SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 200e-6
 """Seconds between two looks after that; an answer takes a few of them."""
-_ALIGNMENT = 64
 
 
 def pause(looks: int) -> None:
@@ -60,18 +58,10 @@ class Layout:
     """The action and what the policy records."""
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """All of it, in the order of the file."""
-        return (self.obs, Column("first", "bool"), *self.answer)
-
-    def size(self, column: Column) -> int:
-        """Bytes of a column, with what aligns the next."""
-        return math.ceil(self.lanes * column.nbytes / _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file."""
-        return sum(self.size(column) for column in self.columns)
+    def record(self) -> np.dtype[np.void]:
+        """All of it, as one record: the file's content."""
+        columns = (self.obs, Column("first", "bool"), *self.answer)
+        return np.dtype([(one.name, one.dtype, (self.lanes, *one.shape)) for one in columns], align=True)
 
 
 class Mailbox:
@@ -83,16 +73,11 @@ class Mailbox:
         layout: what it holds.
         """
         self._words = Counters(path.with_suffix(".words"), writable=True)
-        mapped = map_file(path, layout.nbytes, writable=True)
-        arrays: dict[str, Array] = {}
-        offset = 0
-        for column in layout.columns:
-            shape = (layout.lanes, *column.shape)
-            arrays[column.name] = np.ndarray(shape, column.dtype, buffer=mapped, offset=offset)
-            offset += layout.size(column)
+        mapped = map_file(path, layout.record.itemsize, writable=True)
+        record: Array = np.ndarray((), layout.record, buffer=mapped)
         self.lanes = layout.lanes
-        self.obs, self.first = arrays["obs"], arrays["first"]
-        self.answer = {column.name: arrays[column.name] for column in layout.answer}
+        self.obs, self.first = record["obs"], record["first"]
+        self.answer = {column.name: record[column.name] for column in layout.answer}
 
     @staticmethod
     def create(path: Path, layout: Layout) -> None:
@@ -100,7 +85,7 @@ class Mailbox:
         words = path.with_suffix(".words")
         for old in (path, words):  # not emptied: a process that was left over may have it mapped
             old.unlink(missing_ok=True)
-        reserve_file(path, layout.nbytes)
+        reserve_file(path, layout.record.itemsize)
         Counters.create(words)
 
     # ---- the actor's side

@@ -40,7 +40,7 @@ def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
     words = reserved_bytes(WORDS * 8)
     each = sum(columns) + words + _SCHEMA
     if settings.actor.inference == "served":
-        each += reserved_bytes(assembly.mailbox_layout(settings, spec).nbytes) + words
+        each += reserved_bytes(assembly.mailbox_layout(settings, spec).record.itemsize) + words
     board = reserved_bytes(board_bytes(_network(settings, spec).size)) + words
     processes = reserved_bytes(count_roles(settings) * 8)
     return settings.actors * each + board + words + processes + _DOCUMENTS
@@ -68,11 +68,11 @@ def prepare(
     try:
         ledger = _prepare_shards_and_ledger(settings, spec, places, run, known, notes)
         _prepare_board(settings, spec, places, notes)
-        _remake(places.processes)
+        _make_room(places.processes)
         Counters.create(places.processes, count_roles(settings))
         if settings.actor.inference == "served":
             for index in range(settings.actors):
-                _remake(places.mailbox(index))
+                _make_room(places.mailbox(index))
                 Mailbox.create(places.mailbox(index), assembly.mailbox_layout(settings, spec))
     except NoSpace as error:
         if not (aside := sorted(places.replay.glob(f"*.{UNUSABLE}-*"))):
@@ -168,8 +168,8 @@ def _prepare_board(settings: RunSettings, spec: EnvSpec, places: RunPaths, notes
     weights.publish(WeightBoard.create(places.board, weights.size))
 
 
-def _remake(path: Path) -> None:
-    """Makes room for a file that every execution makes anew; not emptied: a process left over may have it mapped."""
+def _make_room(path: Path) -> None:
+    """Removes a file that every execution makes again. It is not emptied: a process left over may have it mapped."""
     if path.is_dir() and not path.is_symlink():
         set_aside(path)
     path.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class WeightBoard:
             mapped = map_file(path, board_bytes(size), writable=True)
         except CorruptShard as error:
             raise CorruptShard(f"{error} It is damaged, or another network wrote it: this one has {size}.") from error
-        self._words = Counters(path.with_suffix(".words"), writable=True)
+        self._path, self._words = path, Counters(path.with_suffix(".words"), writable=True)
         self._slots: Weights = np.ndarray((2, max(1, size)), np.float32, buffer=mapped)
 
     @staticmethod
@@ -67,7 +67,7 @@ class WeightBoard:
         if not version <= claim <= version + 1 <= LARGEST_VERSION:
             raise CorruptShard(f"{self._words.path} speaks of version {version} and {claim}: it is damaged.")
         if version and not np.isfinite(self._slots[version % 2]).all():
-            raise CorruptShard("weights.bin holds weights that are not finite: it is damaged.")
+            raise CorruptShard(f"{self._path.name} holds weights that are not finite: it is damaged.")
 
     @property
     def version(self) -> int:
@@ -100,44 +100,38 @@ class FlatModule:
 
     def __init__(self, module: nn.Module) -> None:
         self._tensors = [t for t in module.state_dict(keep_vars=True).values() if t.is_floating_point()]
-        self.size = sum(tensor.numel() for tensor in self._tensors)
-        self._buffer: Weights = np.empty(max(1, self.size), np.float32)
-        self._flat = torch.from_numpy(self._buffer)
+        sizes = [tensor.numel() for tensor in self._tensors]
+        self.size = sum(sizes)
+        self._vector: Weights = np.empty(self.size, np.float32)
+        pieces = torch.from_numpy(self._vector).split(sizes)
+        self._parts = [piece.view(tensor.shape) for piece, tensor in zip(pieces, self._tensors, strict=True)]
 
     def publish(self, board: WeightBoard) -> int:
-        """Puts the network's weights on the board."""
-        done = 0
-        for tensor in self._tensors:
-            self._flat[done : done + tensor.numel()].copy_(tensor.detach().reshape(-1))
-            done += tensor.numel()
-        return board.publish(self._buffer[: self.size])
+        """Puts the network's weights on the board; returns their version."""
+        for part, tensor in zip(self._parts, self._tensors, strict=True):
+            part.copy_(tensor.detach())
+        return board.publish(self._vector)
 
     def load(self, board: WeightBoard) -> int:
         """Takes the newest weights from the board; returns their version."""
-        version = board.read(self._buffer[: self.size])
+        version = board.read(self._vector)
         if version:
-            done = 0
             with torch.no_grad():
-                for tensor in self._tensors:
-                    tensor.copy_(self._flat[done : done + tensor.numel()].view_as(tensor))
-                    done += tensor.numel()
+                for part, tensor in zip(self._parts, self._tensors, strict=True):
+                    tensor.copy_(part)
         return version
 
 
 class BoardModule(FlatModule):
-    """A network that lives in the vector it reads from the board: nothing is copied on from there."""
+    """On the CPU the network lives in the vector that is read from the board, so that nothing is copied again."""
 
     def __init__(self, module: nn.Module) -> None:
-        """The module must not be flattened otherwise. On another device than the CPU it is copied into, as ever."""
         super().__init__(module)
         self._inside = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in self._tensors)
-        done = 0
-        for tensor in self._tensors if self._inside else ():
-            part = self._flat[done : done + tensor.numel()]
-            part.copy_(tensor.detach().reshape(-1))
-            tensor.data = part.view_as(tensor)
-            done += tensor.numel()
+        if self._inside:
+            for part, tensor in zip(self._parts, self._tensors, strict=True):
+                part.copy_(tensor.detach())
+                tensor.data = part
 
     def load(self, board: WeightBoard) -> int:
-        """See `FlatModule.load`."""
-        return board.read(self._buffer[: self.size]) if self._inside else super().load(board)
+        return board.read(self._vector) if self._inside else super().load(board)

@@ -46,6 +46,8 @@ RUN, HALT, WIND_DOWN = 0, 1, 2
 """Values of STOP: go on; every role returns at once; training ends but a last evaluation may finish."""
 ORPHAN_SECONDS = 60.0
 """A driver silent for so long is dead: its roles stop rather than fill a replay that nobody reads."""
+_STEPS, _EPISODES = int(Header.STEPS), int(Header.EPISODES)
+"""As plain numbers: actors read them before every step."""
 
 
 class Ledger:
@@ -58,7 +60,7 @@ class Ledger:
         """
         path = folder / "ledger.bin"
         self._words = Counters(path, writable=True) if path.exists() else Counters.create(path)
-        self._headers = [Counters(shard / "header.bin", writable=False) for shard in shards]
+        self._headers = [Counters(shard / "header.bin", writable=False).words for shard in shards]
 
     def check(self) -> None:
         """Refuses words that no run can have left. For a moment when none is at work."""
@@ -93,7 +95,7 @@ class Ledger:
     @property
     def inserts(self) -> int:
         """Environment steps in the shards, ever."""
-        return sum(header[Header.STEPS] for header in self._headers)
+        return sum([words[_STEPS] for words in self._headers])
 
     @property
     def env_steps(self) -> int:
@@ -103,7 +105,7 @@ class Ledger:
     @property
     def episodes(self) -> int:
         """Episodes ended in the run."""
-        return sum(header[Header.EPISODES] for header in self._headers) + self[LedgerWord.BASE_EPISODES]
+        return sum([words[_EPISODES] for words in self._headers]) + self[LedgerWord.BASE_EPISODES]
 
     @property
     def updates(self) -> int:
