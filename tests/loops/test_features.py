@@ -15,7 +15,7 @@ from shoal.algorithms.capture import WARM_UP, Captured
 from shoal.algorithms.impala import Config
 from shoal.algorithms.interface import PolicyContext
 from shoal.loops.features import BoardFeatures
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule, WeightBoard, count_weights
 from shoal.types import Array, EnvSpec
 
 SPEC = EnvSpec("PongNoFrameskip-v4", (4, 84, 84), "uint8", 4, 6, ())
@@ -26,15 +26,16 @@ class Inputs(NamedTuple):
     x: torch.Tensor
 
 
-def made(folder: Path, device: str) -> tuple[BoardFeatures, torch.nn.Module, FlatModule, WeightBoard]:
+def made(folder: Path, device: str) -> tuple[BoardFeatures, torch.nn.Module, BoardModule]:
     algorithm = get_algorithm("impala")
     config = Config(torso="small", image_hidden=32)
     torch.manual_seed(1)
     learned = algorithm.make_policy(config, SPEC, PolicyContext())
-    flat = FlatModule(learned.module)
-    board = WeightBoard.create(folder / "weights.bin", flat.size)
+    board = folder / "weights.bin"
+    WeightBoard.create(board, count_weights(learned.module))
     policy = algorithm.make_policy(config, SPEC, PolicyContext())
-    return BoardFeatures(policy, board, torch.device(device)), learned.module, flat, board
+    features = BoardFeatures(policy, board, torch.device(device))
+    return features, learned.module, BoardModule(learned.module, board)
 
 
 @torch.inference_mode()
@@ -43,28 +44,28 @@ def expected(module: torch.nn.Module) -> Array:
 
 
 def test_follow_the_board(tmp_path: Path) -> None:
-    features, module, flat, board = made(tmp_path, "cpu")
-    flat.publish(board)
+    features, module, published = made(tmp_path, "cpu")
+    published.publish()
     np.testing.assert_allclose(features(OBS), expected(module), atol=1e-5)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(1.5)
     assert np.abs(features(OBS) - expected(module)).max() > 1e-3  # not published yet
-    flat.publish(board)
+    published.publish()
     np.testing.assert_allclose(features(OBS), expected(module), atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_while_another_thread_captures(tmp_path: Path) -> None:
-    features, module, flat, board = made(tmp_path, "cuda")
-    flat.publish(board)
+    features, module, published = made(tmp_path, "cuda")
+    published.publish()
     wrong: list[float] = []
     done = threading.Event()
 
     def score() -> None:
         wanted = expected(module)
         while not done.is_set():
-            flat.publish(board)
+            published.publish()
             wrong.append(float(np.abs(features(OBS) - wanted).max()))
 
     thread = threading.Thread(target=score)

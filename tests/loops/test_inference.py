@@ -140,7 +140,7 @@ def test_the_version_is_that_of_the_weights_which_acted(tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in learner._learner.module.parameters():
                 parameter += 0.1
-        learner._weights.publish(learner._board)
+        learner._weights.publish()
     assert seen[0][0] == [1] * LANES and seen[1][0] == [2] * LANES
     assert not np.allclose(seen[0][1], seen[1][1])
 

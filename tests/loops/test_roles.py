@@ -148,7 +148,7 @@ def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_p
     learner.run(updates=10)
     learner.save()
     learner.run(updates=4)  # its policy is newer, on the board only
-    published = learner._board.version
+    published = learner._weights.board.version
     again = assembly.build_learner(settings, places)
     saved, restored = load_checkpoint(places.checkpoints).tensors, again._learner.state().tensors
     assert saved.keys() == restored.keys()
@@ -156,7 +156,7 @@ def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_p
     assert any(not torch.equal(saved[name], tensor) for name, tensor in learner._learner.state().tensors.items())
     policy = assembly.build_actor(settings, places, 0)
     policy.run(steps=1)
-    assert again._board.version == policy._version == published + 1, "actors go back with it"
+    assert again._weights.board.version == policy._version == published + 1, "actors go back with it"
     for name, tensor in policy._policy.module.state_dict().items():
         assert torch.equal(tensor, saved[f"policy.{name}"])
     assert again.run(updates=1).notes == ("The learner goes back to its checkpoint of update 10.",)
@@ -168,7 +168,7 @@ def test_before_the_first_checkpoint_a_restarted_learner_begins_again(tmp_path: 
     actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
     actor.run(steps=100)
     learner.run(updates=10)
-    learned, published = learner._learner.state().tensors, learner._board.version
+    learned, published = learner._learner.state().tensors, learner._weights.board.version
     again = assembly.build_learner(settings, places)
     begun = again._learner.state().tensors
     policy = [name for name in learned if name.startswith("policy.")]

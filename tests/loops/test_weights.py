@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from shoal.errors import CorruptShard
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule, WeightBoard, count_weights
 
 SIZE = 200_000
 WRITER = """
@@ -69,16 +69,23 @@ def test_a_board_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
             left.unlink()
 
 
-def test_modules_travel_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_modules_travel_whole(tmp_path: Path, in_place: bool) -> None:
     source, copy = (nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)) for _ in range(2))
     source(torch.randn(32, 4))  # moves the running statistics, which must travel too
-    flat = FlatModule(source)
-    board = WeightBoard.create(tmp_path / "weights.bin", flat.size)
-    assert flat.publish(board) == 1
-    assert FlatModule(copy).load(WeightBoard(tmp_path / "weights.bin", flat.size)) == 1
-    for name, tensor in source.state_dict().items():
-        if tensor.is_floating_point():
-            assert torch.equal(copy.state_dict()[name], tensor)
+    path = tmp_path / "weights.bin"
+    WeightBoard.create(path, count_weights(source))
+    published, follower = BoardModule(source, path), BoardModule(copy, path, in_place=in_place)
+    before = {name: tensor.clone() for name, tensor in copy.state_dict().items()}
+    assert follower.refresh() == 0 and all(torch.equal(before[name], copy.state_dict()[name]) for name in before)
+    for version in (1, 2):
+        published.publish()
+        assert follower.refresh() == follower.version == version
+        for name, tensor in source.state_dict().items():
+            if tensor.is_floating_point():
+                assert torch.equal(copy.state_dict()[name], tensor)
+        with torch.no_grad():
+            source[0].weight.mul_(2)
 
 
 @pytest.mark.stress

@@ -16,7 +16,7 @@ from shoal.errors import EnvError
 from shoal.loops.remote_policy import Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger, ShardWriter
 from shoal.replay.pace import Pace
 from shoal.types import FINAL, Array, Episode
@@ -24,7 +24,7 @@ from shoal.types import FINAL, Array, Episode
 SHORTEST_WAIT = 0.001
 """Seconds before an actor that must wait asks its pace again; doubled while nothing changes."""
 ERROR_SECONDS = 3600.0
-"""An environment's errors are counted over so long: a rate, or a run of days would end by a few in all."""
+"""Environment errors are counted over this time: it is their rate that ends a run, not their number."""
 
 
 class Actor:
@@ -36,24 +36,23 @@ class Actor:
         make_env: Callable[[int], Env],
         policy: Policy,
         writer: ShardWriter,
-        board: WeightBoard | None,
+        weights: BoardModule | None,
         ledger: Ledger,
         pace: Pace,
         settings: ActorSettings,
     ) -> None:
         """Args:
         index: which actor of the run.
-        make_env: makes the environment; its argument counts the times it was made anew.
+        make_env: makes the environment; its argument counts how often it was recreated.
         policy: how to act.
         writer: the actor's own shard.
-        board: where weights come from; None: the policy has none of its own, and records their version.
+        weights: of the policy; None: the inference server has them, and the policy records their version.
         ledger: the run's counts.
         pace: when to wait for the learner.
         settings: the `actor` section.
         """
         self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
-        self._board, self._weights = board, FlatModule(policy.module)
-        self._ledger, self._pace, self._settings = ledger, pace, settings
+        self._weights, self._ledger, self._pace, self._settings = weights, ledger, pace, settings
         self._env = make_env(0)
         self._stack = self._env.spec.frame_stack
         self._errors = 0
@@ -97,7 +96,6 @@ class Actor:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run has told the actor to end."""
         return self._ledger.stop
 
     def end(self) -> None:
@@ -107,9 +105,8 @@ class Actor:
 
     def _step(self, episodes: list[Episode]) -> int:
         """One step of every lane; returns how many were steps and not resets."""
-        board = self._board
-        if board is not None and self._ticks % self._settings.weights_period == 0 and board.version != self._version:
-            self._version = self._weights.load(board)
+        if self._weights is not None and self._ticks % self._settings.weights_period == 0:
+            self._version = self._weights.refresh()
         self._ticks += 1
         obs, boundary = self._obs, self._boundary
         decision = self._policy.act(obs, self._state, self._first, explore=True)
@@ -134,7 +131,7 @@ class Actor:
         return steps
 
     def _begin_stream(self) -> None:
-        """Resets the environment; what follows does not continue what was."""
+        """Resets the environment: the next step does not continue the one before."""
         self._obs = self._env.reset()
         lanes = len(self._obs)
         self._boundary = np.zeros(lanes, np.uint8)
@@ -143,7 +140,7 @@ class Actor:
         self._policy.reset()
 
     def _recover(self, error: EnvError, notes: list[str]) -> None:
-        """Recreates the environment until one starts, or gives up, as configured; the failed step is not written."""
+        """Recreates the environment until it starts, or raises, as configured. The failed step is not written."""
         self._writer.cut()
         failure: EnvError | None = error
         while failure is not None:

@@ -24,7 +24,7 @@ from shoal.loops.mailbox import Layout, Mailbox
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.run_paths import RunPaths as RunPaths
 from shoal.loops.settings import RunSettings
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.networks.continuous import ObservationNorm
 from shoal.replay import Column, Ledger, LedgerWord, RateLimiter, Schema, ShardReader, ShardWriter, Span
 from shoal.replay import step_schema as make_schema
@@ -150,21 +150,21 @@ def build_actor(settings: RunSettings, places: RunPaths, index: int) -> Actor:
     ledger = Ledger(places.replay, places.shards(settings))
     restarts, resumed = writer.epoch - 1, ledger[LedgerWord.RESUMED]
     policy: Policy
-    board: WeightBoard | None = None
+    weights: BoardModule | None = None
     if settings.actor.inference == "served":
         policy = RemotePolicy(Mailbox(places.mailbox(index), mailbox_layout(settings, spec)))
     else:
         seed = seed_of(settings, "policy", index, restarts, resumed)
         seat = PolicyContext(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(settings, spec, seat)
-        board = WeightBoard(places.board, FlatModule(policy.module).size)
+        weights = BoardModule(policy.module, places.board)
     view = settings.definition.make_view(settings.algorithm, writer.info.schema)
     return Actor(
         index,
         partial(_make_actor_env, settings, index, restarts, resumed),
         policy,
         writer,
-        board,
+        weights,
         ledger,
         make_pace(settings, ledger, queue_of(settings, writer, view.span)),
         settings.actor,
@@ -237,12 +237,10 @@ def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
         if settings.share.registry
         else None
     )
-    board = WeightBoard(places.board, FlatModule(learner.module).size)
     features = None
     if settings.replay.compares_features:
-        features = BoardFeatures(
-            settings.definition.make_policy(settings.algorithm, spec, PolicyContext()), board, device
-        )
+        policy = settings.definition.make_policy(settings.algorithm, spec, PolicyContext())
+        features = BoardFeatures(policy, places.board, device)
     replay = Replay(
         readers,
         settings.replay.make_selector(features, queue_capacity(settings), ledger.updates),
@@ -260,7 +258,7 @@ def build_learner(settings: RunSettings, places: RunPaths) -> LearnerLoop:
     return LearnerLoop(
         learner,
         Prefetcher(source, ahead) if ahead else source,
-        board,
+        BoardModule(learner.module, places.board),
         ledger,
         settings.learner,
         places.checkpoints,
@@ -279,9 +277,9 @@ def build_evaluator(settings: RunSettings, places: RunPaths) -> Evaluator:
         return make_env(settings.evaluation_env, lanes, seed_of(settings, "evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, spec, PolicyContext(lanes=lanes))
-    board = WeightBoard(places.board, FlatModule(policy.module).size)
+    weights = BoardModule(policy.module, places.board)
     ledger = Ledger(places.replay, places.shards(settings))
-    return Evaluator(make, policy, board, ledger, places.checkpoints, settings.evaluation_bound)
+    return Evaluator(make, policy, weights, ledger, places.checkpoints, settings.evaluation_bound)
 
 
 def build_inference(settings: RunSettings, places: RunPaths) -> InferenceServer:
@@ -306,7 +304,7 @@ def build_inference(settings: RunSettings, places: RunPaths) -> InferenceServer:
     return InferenceServer(
         policy,
         mailboxes,
-        WeightBoard(places.board, FlatModule(policy.module).size),
+        BoardModule(policy.module, places.board),
         ledger,
         settings.actor,
         **({"allocate": _pinned} if device.type == "cuda" else {}),

@@ -40,7 +40,7 @@ _LIST_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """All that is needed to go on training.
+    """All that is needed to continue training.
 
     Attributes:
         updates: learner updates so far; names the file.
@@ -89,7 +89,7 @@ def load_checkpoint(folder: Path) -> CheckpointState:
                 vanished = True
             except CheckpointError as error:
                 skipped.append(str(error))
-        if not vanished:  # else a live run pruned what we were about to read: look again
+        if not vanished:  # else a live run pruned what was about to be read: list again
             break
     reasons = "; ".join(skipped) or ("it holds no checkpoint" if folder.is_dir() else "there is no such folder")
     raise CheckpointError(f"No usable checkpoint in {folder}: {reasons}.")
@@ -132,7 +132,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _plain(value: object) -> object:
-    """What json cannot write by itself: numpy's scalars become Python's."""
+    """Makes numpy's scalars Python's, for json."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} {value!r} is neither a number, text, list nor dict")

@@ -1,4 +1,4 @@
-"""Evaluator: plays greedy episodes with the newest weights and keeps the best ones."""
+"""Evaluator: plays greedy episodes with the newest weights and saves the best weights."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shoal.envs.faults import traceback_if_asked
 from shoal.errors import CheckpointError, EnvError
 from shoal.loops.checkpoint import CheckpointState, load_best, save_best
 from shoal.loops.reports import EvaluationReport
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger, LedgerWord
 from shoal.types import Episode
 
 
 def play(env: Env, policy: Policy, episodes: int, stop: Callable[[], bool] = lambda: False) -> list[Episode]:
-    """Plays greedy episodes to their end, every lane its share, so that long episodes count as much as short ones.
+    """Plays greedy episodes to their end, each lane its share: long episodes count as much as short ones.
 
-    Returns fewer when `stop` said so meanwhile. These are the short ones: they do not say what the policy is worth.
+    Returns fewer when `stop` became true meanwhile. Those are the short episodes: their mean is biased.
     """
     share = np.full(env.lanes, episodes // env.lanes)
     share[: episodes % env.lanes] += 1
@@ -44,7 +44,7 @@ def play(env: Env, policy: Policy, episodes: int, stop: Callable[[], bool] = lam
 
 
 def bound_note(lengths: Iterable[int], bound: int | None) -> str | None:
-    """What to tell about episodes that reached `evaluation_bound`, if any did."""
+    """A note about episodes that reached `evaluation_bound`, if any did."""
     reached = 0 if bound is None else sum(length >= bound for length in lengths)
     if not reached:
         return None
@@ -56,50 +56,52 @@ def bound_note(lengths: Iterable[int], bound: int | None) -> str | None:
 
 
 class Evaluator:
-    """Judges the newest weights, apart from training."""
+    """Evaluates the newest weights beside training.
+
+    When its environment fails, that evaluation is left out, with a note, and the next one recreates the environment.
+    """
 
     def __init__(
         self,
         make_env: Callable[[int], Env],
         policy: Policy,
-        board: WeightBoard,
+        weights: BoardModule,
         ledger: Ledger,
         checkpoints: Path,
         bound: int | None = None,
     ) -> None:
         """Args:
-        make_env: makes an environment of its own; its argument counts the times it was recreated.
-        policy: how to act; greedily here.
-        board: where weights come from.
+        make_env: makes the environment; its argument counts how often it was recreated.
+        policy: how to act; it acts greedily here.
+        weights: of the policy.
         ledger: the run's counts.
         checkpoints: where the best weights are kept.
-        bound: steps at which `make_env`'s time limit is evaluation's and not the environment's own.
+        bound: steps at which evaluation cuts an episode; None where the environment's own limit comes first.
         """
         self._make_env, self._policy = make_env, policy
         self._env: Env | None = make_env(0)
         self._bound, self._bound_noted = bound, False
         self._errors = 0
-        self._board, self._ledger = board, ledger
-        self._weights, self._checkpoints = FlatModule(policy.module), checkpoints
+        self._weights, self._ledger, self._checkpoints = weights, ledger, checkpoints
         try:
             self._best = float(load_best(checkpoints).info["eval_return"])
         except CheckpointError:
             self._best = -float("inf")
 
     def run(self, episodes: int, seconds: float = math.inf, final: bool = False) -> EvaluationReport | None:
-        """Judges the newest weights.
+        """Evaluates the newest weights.
 
         Args:
             episodes: how many to play.
-            seconds: if it takes longer, it is left out.
-            final: whether training has ended. If not, it is left out when training ends meanwhile: the final weights
-                are judged next.
+            seconds: an evaluation that takes longer is left out.
+            final: whether training has ended. If not, the evaluation is left out when training ends meanwhile: the
+                final weights are evaluated next.
 
         Returns:
-            None when there was nothing to judge or the run was halted.
+            None when nothing was published yet or the run was halted.
         """
         began, env_steps = time.perf_counter(), self._ledger.env_steps
-        version = self._weights.load(self._board)
+        version = self._weights.refresh()
         if version == 0:
             return None
 
@@ -142,7 +144,6 @@ class Evaluator:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run has told the evaluator to end."""
         return self._ledger.halt
 
     def end(self) -> None:

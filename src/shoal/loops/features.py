@@ -1,24 +1,25 @@
-"""What the newest network makes of observations, for selectors that compare features.
+"""Features of observations by the newest network, for selectors that compare features.
 
-The network is the selector's own, refreshed from the weight board: the learner's may change while it is read. It
-computes where the learner does, on a stream of its own: batches are drawn in another thread than they are learned from.
+The selector has its own network, refreshed from the weight board: the learner's may change while it is read. It runs on
+the learner's device, in a CUDA stream of its own, because batches may be drawn in another thread than the learner's.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
 
 from shoal.algorithms.interface import Policy
-from shoal.loops.weights import BoardModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.types import Array
 
 
 class _Featured(Protocol):
     def to(self, device: torch.device) -> None:
-        """Computes there from now on."""
+        """Moves the network to a device."""
 
     def features(self, obs: Array) -> Array:
         """[M, *obs_shape] -> [M, F]"""
@@ -27,23 +28,22 @@ class _Featured(Protocol):
 class BoardFeatures:
     """Features by the newest published weights."""
 
-    def __init__(self, policy: Policy, board: WeightBoard, device: torch.device) -> None:
+    def __init__(self, policy: Policy, board: Path, device: torch.device) -> None:
         """Args:
         policy: one that has `features`; nobody else may use it.
-        board: where weights come from.
+        board: the file of the weight board.
         device: where to compute.
         """
-        self._policy, self._board = cast(_Featured, policy), board
+        self._policy = cast(_Featured, policy)
         self._stream = None
         if device.type == "cuda":
             self._policy.to(device)
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights' way there
-        self._weights, self._version = BoardModule(policy.module), 0
+        self._weights = BoardModule(policy.module, board, in_place=True)
 
     def __call__(self, obs: Array) -> Array:
         """[M, *obs_shape] -> [M, F]"""
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            if self._board.version != self._version:
-                self._version = self._weights.load(self._board)
+            self._weights.refresh()
             return self._policy.features(obs)

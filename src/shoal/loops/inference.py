@@ -1,8 +1,8 @@
-"""InferenceServer: one network for all actors. It takes the observations that wait, whosever they are, as one batch.
+"""InferenceServer: one network for all actors. It takes all pending observations as one batch.
 
-A batch is what is ready: while it is computed the next requests come in, so the slower the network is the larger its
-batches are. The recurrent state of every lane lives here; the actor's `first` flags begin it anew. A server that was
-started again has lost it: lanes go on from zeros, and what is recorded for the learner says so.
+New requests arrive while a batch is computed, so a slower network gets larger batches. The recurrent state of every
+lane lives here; the actor's `first` flags reset it. A restarted server has lost these states: lanes continue from
+zeros, and what is recorded for the learner says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.algorithms.interface import Outcome, Policy
 from shoal.loops.mailbox import Mailbox, pause
 from shoal.loops.reports import InferenceReport
 from shoal.loops.settings import ActorSettings
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger
 from shoal.types import Array
 
@@ -29,7 +29,7 @@ class Movable(Protocol):
     """A policy that can compute on a GPU: it takes and gives numpy arrays, whatever its device."""
 
     def to(self, device: torch.device) -> None:
-        """Computes there from now on."""
+        """Moves the network to a device."""
 
 
 class InferenceServer:
@@ -39,21 +39,20 @@ class InferenceServer:
         self,
         policy: Policy,
         mailboxes: Sequence[Mailbox],
-        board: WeightBoard,
+        weights: BoardModule,
         ledger: Ledger,
         settings: ActorSettings,
         allocate: Callable[[tuple[int, ...], Any], Array] = np.zeros,
     ) -> None:
         """Args:
         policy: how to act; for all lanes of all actors.
-        mailboxes: one per actor, alike.
-        board: where weights come from.
+        mailboxes: one per actor, of one layout.
+        weights: of the policy.
         ledger: the run's counts.
         settings: the `actor` section.
-        allocate: makes the arrays that batches are collected in.
+        allocate: makes the arrays for batches (pinned memory for a GPU).
         """
-        self._policy, self._mailboxes = policy, mailboxes
-        self._board, self._weights, self._version = board, FlatModule(policy.module), 0
+        self._policy, self._mailboxes, self._weights = policy, mailboxes, weights
         self._ledger, self._settings = ledger, settings
         self._lanes, obs = mailboxes[0].lanes, mailboxes[0].obs
         self._obs = allocate((len(mailboxes) * self._lanes, *obs.shape[1:]), obs.dtype)
@@ -62,7 +61,7 @@ class InferenceServer:
         self._batches = 0
 
     def run(self, *, seconds: float | None = None, batches: int | None = None) -> InferenceReport:
-        """Answers for so many seconds, or so many batches at most of what waits now, or until the run stops."""
+        """Answers for so many seconds; or pending requests in so many batches at most; or until the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         before, served, waited, looks = self._batches, 0, 0.0, 0
@@ -84,18 +83,17 @@ class InferenceServer:
                 looks = 0
             served += self._serve(ready)
         elapsed = time.perf_counter() - began
-        return InferenceReport(self._batches - before, served, elapsed, waited, self._version)
+        return InferenceReport(self._batches - before, served, elapsed, waited, self._weights.version)
 
     @property
     def stopping(self) -> bool:
-        """Whether the run has told the server to end."""
         return self._ledger.stop
 
     def end(self) -> None:
-        """Nothing is left to close."""
+        """Nothing to close."""
 
     def _ready(self) -> dict[int, int]:
-        """Which actors wait, and the numbers of their requests."""
+        """The waiting actors, each with the number of its request."""
         ready = self._requests()
         if ready and self._settings.inference_wait_us:
             deadline = time.perf_counter() + self._settings.inference_wait_us * 1e-6
@@ -109,9 +107,9 @@ class InferenceServer:
         return {index: number for index, number in numbers if number is not None}
 
     def _serve(self, ready: dict[int, int]) -> int:
-        """Answers requests with one call of the policy; returns the observations in them."""
-        if self._batches % self._settings.weights_period == 0 and self._board.version != self._version:
-            self._version = self._weights.load(self._board)
+        """Answers requests with one call of the policy; returns the number of observations."""
+        if self._batches % self._settings.weights_period == 0:
+            self._weights.refresh()
         self._batches += 1
         lanes, places = self._lanes, {}
         for place, index in enumerate(ready):
@@ -126,5 +124,5 @@ class InferenceServer:
             rows = places[index]
             self._states[index] = tuple(part[rows] for part in decision.state)
             own = {name: column[rows] for name, column in answer.items()}
-            self._mailboxes[index].reply(number, own, self._version)
+            self._mailboxes[index].reply(number, own, self._weights.version)
         return size

@@ -17,7 +17,7 @@ from shoal.loops.reports import LearnerReport
 from shoal.loops.restoring import restore
 from shoal.loops.settings import LearnerSettings
 from shoal.loops.sharing_group import SharingGroup
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.source import Source
 from shoal.types import Sample
@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.001
 
 
 class _Means:
-    """Running means of device scalars, read only when reported."""
+    """Running means of device scalars. They are read only when reported: reading one waits for the device."""
 
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
@@ -52,7 +52,7 @@ class LearnerLoop:
         self,
         learner: Learner,
         source: Source,
-        board: WeightBoard,
+        weights: BoardModule,
         ledger: Ledger,
         settings: LearnerSettings,
         checkpoints: Path,
@@ -63,17 +63,16 @@ class LearnerLoop:
         Args:
             learner: with its initial weights.
             source: where batches come from.
-            board: where weights go.
+            weights: of the learner's module, and the board they are published on.
             ledger: the run's counts.
             settings: the `learner` section.
             checkpoints: their folder.
             group: the runs this one shares replay with.
         """
-        self._learner, self._source, self._board, self._ledger = learner, source, board, ledger
+        self._learner, self._source, self._weights, self._ledger = learner, source, weights, ledger
         self._settings, self._checkpoints = settings, checkpoints
         self._group, self._notes_given = group, set[str]()
-        self._weights = FlatModule(learner.module)
-        self._notes = restore(learner, self._weights, board, checkpoints)
+        self._notes = restore(learner, weights, checkpoints)
         self._means = _Means()
         self._staleness = 0.0
         self._ruined = False
@@ -98,8 +97,8 @@ class LearnerLoop:
                 if updates is not None or self._ledger.orphaned:
                     break
                 continue
-            if not math.isnan(sample.weights_version):  # else the rows are all other runs': theirs are other weights
-                stale, aged = stale + max(0.0, self._board.version - sample.weights_version), aged + 1
+            if not math.isnan(sample.weights_version):  # else all rows are of other runs, with other weights
+                stale, aged = stale + max(0.0, self._weights.board.version - sample.weights_version), aged + 1
             self._update(sample)
             done += 1
         metrics = self._means.take()
@@ -111,7 +110,7 @@ class LearnerLoop:
             waited=waited,
             metrics=metrics,
             staleness=self._staleness,
-            weights_version=self._board.version,
+            weights_version=self._weights.board.version,
             notes=self._take_notes(),
             replay=self._source.metrics(),
             shared=self._group.metrics() if self._group else {},
@@ -119,22 +118,21 @@ class LearnerLoop:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run has told the learner to end."""
         return self._ledger.stop
 
     def end(self) -> None:
-        """Publishes the final weights, which are judged next, saves a last checkpoint and stops; once."""
+        """Publishes the final weights, saves a last checkpoint and stops. A second call does nothing."""
         if not self._ended:
             self._ended = True
             if not self._ruined:
-                self._weights.publish(self._board)
+                self._weights.publish()
             self.save()
             self.close()
             if self._group:
                 self._group.leave()
 
     def save(self) -> Path:
-        """Saves a checkpoint now, unless the weights were ruined."""
+        """Saves a checkpoint now; ShoalError if the weights are ruined."""
         if self._ruined:
             raise ShoalError("The weights are not finite; they are not saved.")
         state = self._learner.state()
@@ -142,7 +140,7 @@ class LearnerLoop:
             "env_steps": self._ledger.env_steps,
             "episodes": self._ledger.episodes,
             "updates": self._ledger.updates,
-            "weights_version": self._board.version,
+            "weights_version": self._weights.board.version,
             "learner": state.scalars,
         }
         saved = CheckpointState(updates=self._ledger.updates, tensors=state.tensors, info=info)
@@ -171,13 +169,13 @@ class LearnerLoop:
         self._means.add(result.metrics)
         self._ledger.add(LedgerWord.UPDATES, 1)
         if publish:
-            self._weights.publish(self._board)
+            self._weights.publish()
         if save:
             self.save()
 
     def _require_finite(self, result: StepResult) -> None:
-        """Ends the run before ruined weights are published or saved. The errors are on the CPU anyway; without any it
-        is asked only before publishing or saving, which waits for the device in any case.
+        """Ends the run before ruined weights are published or saved. Priorities are on the CPU already. Without them
+        this is called only before publishing or saving, which waits for the device in any case.
         """
         norms = [value for name, value in result.metrics.items() if name.endswith("gradient_norm")]
         watched = norms or [result.metrics["loss"]]
@@ -187,5 +185,5 @@ class LearnerLoop:
             raise ShoalError(
                 f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "
                 "Nothing of it was published or saved. Start a new run with a lower algorithm.learning_rate or "
-                "algorithm.gradient_clip; if the environment's rewards are the cause, mend them and resume this one."
+                "algorithm.gradient_clip; if the environment's rewards are the cause, correct them and resume this one."
             )

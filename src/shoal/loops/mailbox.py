@@ -1,11 +1,11 @@
 """Mailbox: one actor's observations to the inference server, and its actions back, over shared memory.
 
-One request and one answer at a time, and a counter for each. The actor writes its request, then raises `asked`; the
-server copies it, acts, writes the answer and the version of the weights, then raises `answered` to the number it read.
-Neither writes what the other may be reading: an actor that waits does not ask, and the server answers only what is
-asked. So there is no lock, and either may die at any moment. What was asked and not answered is still there for the
-next server. An actor that was started again may write over a request that is being copied; the answer to that one has
-an older number than it waits for, and its own request is seen next.
+There is one request and one answer at a time, with a counter each. The actor writes its request, then raises `asked`.
+The server copies it, acts, writes the answer and the version of the weights, then raises `answered` to the number it
+read. Neither writes what the other may be reading: a waiting actor does not ask again, and the server answers only what
+was asked. So there is no lock, and either may die at any moment. A restarted server finds the unanswered request. A
+restarted actor may overwrite a request that is being copied: the answer to it has an older number than the actor waits
+for, and the server sees the new request next.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from shoal.replay.reserve import reserve_file
 from shoal.types import Array
 
 SPINS = 20
-"""Looks that only offer the core to others, before sleeping."""
+"""Looks that only yield the core, before the first sleep."""
 SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 200e-6
 """Seconds between two looks after that; an answer takes a few of them."""
 
 
 def pause(looks: int) -> None:
-    """Between two looks at a counter, of which there were so many in vain."""
+    """Waits before the next look at a counter, after so many looks without a change."""
     if looks < SPINS:
         time.sleep(0)
     else:
@@ -65,7 +65,7 @@ class Layout:
 
 
 class Mailbox:
-    """The place where one actor and the server meet."""
+    """The shared memory of one actor and the server."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         """Args:
@@ -91,7 +91,7 @@ class Mailbox:
     # ---- the actor's side
 
     def ask(self, obs: Array, first: npt.NDArray[np.bool_]) -> int:
-        """Puts a request in; returns its number."""
+        """Writes a request; returns its number."""
         number = self._words[_Word.ASKED] + 1
         self.obs[:] = obs
         self.first[:] = first
@@ -100,7 +100,7 @@ class Mailbox:
         return number
 
     def has_answer(self, number: int) -> bool:
-        """Whether a request was answered; if so, `answer` and `version` hold still until the next one."""
+        """Whether a request was answered; if so, `answer` and `version` do not change until the next `ask`."""
         if self._words[_Word.ANSWERED] < number:
             return False
         fence()
@@ -114,7 +114,7 @@ class Mailbox:
     # ---- the server's side
 
     def request(self) -> int | None:
-        """The number of the request that waits; None when none does."""
+        """The number of the pending request, if there is one."""
         asked = self._words[_Word.ASKED]
         if asked == self._words[_Word.ANSWERED]:
             return None

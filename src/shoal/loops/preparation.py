@@ -1,6 +1,5 @@
-"""What must be there before a run's roles start: shards, ledger, weight board, mailboxes. All of it is reserved here,
-so that nothing a role does later needs memory that may be gone by then. What is damaged is set aside, and the counts
-are healed (`counts`).
+"""Makes what a run's roles share before they start: shards, ledger, weight board, mailboxes. All memory is reserved
+here, so that no role can run out of it later. Damaged files are set aside, and the counts are healed (`counts`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from shoal.algorithms.interface import PolicyContext
 from shoal.errors import CorruptShard, NoSpace
@@ -20,28 +20,28 @@ from shoal.loops.counts import Counts, header_counts, heal
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.run_paths import RunPaths, count_roles
 from shoal.loops.settings import RunSettings
-from shoal.loops.weights import FlatModule, WeightBoard, board_bytes
+from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
 from shoal.replay import Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
 from shoal.replay.counters import WORDS, Counters
 from shoal.replay.reserve import PAGE, reserved_bytes
 from shoal.types import CUT, EnvSpec
 
 _DOCUMENTS = 8 * PAGE
-"""For what is neither mapped nor large: the owner's signature, and a second one while it is replaced."""
+"""For small files: the owner's signature, and a second one while it is replaced."""
 _SCHEMA = 2 * PAGE
 UNUSABLE = "unusable"
-"""In the name of what was damaged and set aside."""
+"""Part of the name of a damaged file that was set aside."""
 
 
 def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
-    """All that a run will put on shared memory: what `prepare` makes."""
+    """Bytes that a run takes of shared memory: what `prepare` makes."""
     info = _shard_info(settings, spec, "")
     columns = (reserved_bytes(column.nbytes * info.rows * info.lanes) for column in info.schema.columns)
     words = reserved_bytes(WORDS * 8)
     each = sum(columns) + words + _SCHEMA
     if settings.actor.inference == "served":
         each += reserved_bytes(assembly.mailbox_layout(settings, spec).record.itemsize) + words
-    board = reserved_bytes(board_bytes(_network(settings, spec).size)) + words
+    board = reserved_bytes(board_bytes(count_weights(_network(settings, spec)))) + words
     processes = reserved_bytes(count_roles(settings) * 8)
     return settings.actors * each + board + words + processes + _DOCUMENTS
 
@@ -49,17 +49,17 @@ def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
 def prepare(
     settings: RunSettings, spec: EnvSpec, places: RunPaths, run: str, known: Callable[[], Counts] = Counts
 ) -> list[str]:
-    """Makes what is not there yet.
+    """Makes what does not exist yet.
 
     Args:
         settings: the run's settings.
         spec: its environment.
         places: its folders.
         run: its name.
-        known: what its other documents count; asked when the replay's own counts are damaged.
+        known: reads what its documents count; called when the replay's own counts are damaged.
 
     Returns:
-        Notes on what could not be used again.
+        Notes on what could not be reused.
 
     Raises:
         NoSpace: there is too little memory.
@@ -135,8 +135,8 @@ def _problem(path: Path, info: ShardInfo, spec: EnvSpec) -> str | None:
 
 
 def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
-    """Refuses rows that no environment gave and no policy chose: a learner would stumble over them at every resume."""
-    for lane in range(shard.lanes):  # one at a time: what is computed on the way takes memory, too
+    """Refuses rows that no environment and no policy can have produced: they would fail the learner at every resume."""
+    for lane in range(shard.lanes):  # one at a time, to save memory
         row = {name: shard.by_lane[name][lane] for name in ("obs", "action", "reward", "boundary")}
         wrong = [name for name, column in row.items() if column.dtype.kind == "f" and not np.isfinite(column).all()]
         if spec.num_actions and not ((row["action"] >= 0) & (row["action"] < spec.num_actions)).all():
@@ -147,25 +147,26 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
             raise CorruptShard(f"{shard.path} holds rows that cannot be: look at {', '.join(wrong)}. It is damaged.")
 
 
-def _network(settings: RunSettings, spec: EnvSpec) -> FlatModule:
-    # A policy has the weights too; a learner would bring its optimiser, whose import alone takes seconds.
+def _network(settings: RunSettings, spec: EnvSpec) -> nn.Module:
+    # A policy has the same weights. A learner would import its optimiser, which takes seconds.
     seat = PolicyContext(lanes=settings.env.lanes)
-    return FlatModule(settings.definition.make_policy(settings.algorithm, spec, seat).module)
+    return settings.definition.make_policy(settings.algorithm, spec, seat).module
 
 
 def _prepare_board(settings: RunSettings, spec: EnvSpec, places: RunPaths, notes: list[str]) -> None:
     torch.manual_seed(assembly.seed_of(settings, "learner"))
-    weights = _network(settings, spec)
+    network = _network(settings, spec)
     files = (places.board, places.board.with_suffix(".words"))
     if any(file.exists() for file in files):
         try:
-            WeightBoard(places.board, weights.size).check()
+            WeightBoard(places.board, count_weights(network)).check()
             return
         except CorruptShard as error:
             notes.append(f"{error} The board is set aside; weights come from the last checkpoint.")
             for file in files:
                 set_aside(file)
-    weights.publish(WeightBoard.create(places.board, weights.size))
+    WeightBoard.create(places.board, count_weights(network))
+    BoardModule(network, places.board).publish()
 
 
 def _make_room(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""RemotePolicy: how an actor acts that holds no network. It asks the inference server and waits."""
+"""RemotePolicy: the policy of an actor without a network. It asks the inference server and waits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shoal.loops.mailbox import Mailbox, pause
 from shoal.types import Array
 
 PATIENCE = 0.2
-"""Seconds an actor waits for an answer before it looks whether its run goes on."""
+"""Seconds an actor waits for an answer before it checks whether its run goes on."""
 
 
 class Unanswered(Exception):
-    """No answer yet. Not an error: the server is being started again, or the run ends. Act again to wait on."""
+    """No answer yet. Not an error: the server is being restarted, or the run ends. Call `act` again to wait longer."""
 
 
 class RemotePolicy:
@@ -37,18 +37,18 @@ class RemotePolicy:
 
     @property
     def module(self) -> nn.Module:
-        """Nothing: the server follows the weights."""
+        """Empty: the server has the weights."""
         return self._module
 
     def initial_state(self, lanes: int) -> Any:
-        """Nothing: the server keeps it, and begins anew where `first` is set."""
+        """Empty: the server keeps the state, and resets it where `first` is set."""
         return ()
 
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        """See `Policy.act`. It always explores.
+        """The server's answer; it always explores.
 
         Raises:
-            Unanswered: the server did not answer; the request stays, and the next call waits for the same answer.
+            Unanswered: the server did not answer in time. The request stays: the next call waits for the same answer.
         """
         if self._number is None:
             self._number = self._mailbox.ask(obs, first)
@@ -62,11 +62,10 @@ class RemotePolicy:
         return Decision(self._mailbox.answer["action"].copy(), state)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
-        """What the server's policy recorded, and the weights it acted with; until the next `act`."""
+        """What the server's policy recorded, and the version of its weights. Valid until the next `act`."""
         self._version[:] = self._mailbox.version
         recorded = {name: column for name, column in self._mailbox.answer.items() if name != "action"}
         return recorded | {"weights_version": self._version}
 
     def reset(self) -> None:
-        """See `Policy.reset`."""
         self._number = None

@@ -20,41 +20,38 @@ from pathlib import Path
 from shoal.algorithms.interface import Learner, LearnerState
 from shoal.errors import CheckpointError
 from shoal.loops.checkpoint import list_checkpoints, load_checkpoint
-from shoal.loops.weights import FlatModule, WeightBoard
+from shoal.loops.weights import BoardModule
 
 
-def restore(learner: Learner, weights: FlatModule, board: WeightBoard, checkpoints: Path) -> tuple[str, ...]:
+def restore(learner: Learner, weights: BoardModule, checkpoints: Path) -> tuple[str, ...]:
     """Brings a new learner to where its run is; returns notes for the user.
 
     Args:
         learner: with its initial weights.
-        weights: of the learner's module.
-        board: the newest published weights.
+        weights: of the learner's module, and the board with those published last.
         checkpoints: the folder of checkpoints.
     """
-    if board.version == 0:  # the run was killed before it published any
-        weights.publish(board)
+    if weights.board.version == 0:  # the run was killed before it published any
+        weights.publish()
     try:
         state = load_checkpoint(checkpoints)
     except CheckpointError as error:
-        return _without_checkpoint(learner, weights, board, str(error) if list_checkpoints(checkpoints) else None)
+        return _without_checkpoint(learner, weights, str(error) if list_checkpoints(checkpoints) else None)
     learner.load_state(LearnerState(dict(state.tensors), dict(state.info["learner"])))
-    newer = board.version > int(state.info["weights_version"])
+    newer = weights.board.version > int(state.info["weights_version"])
     if newer and learner.published_whole:
-        weights.load(board)
+        weights.refresh()
         return state.skipped
-    weights.publish(board)
+    weights.publish()
     back = (f"The learner goes back to its checkpoint of update {state.updates}.",) if newer else ()
     return state.skipped + back
 
 
-def _without_checkpoint(
-    learner: Learner, weights: FlatModule, board: WeightBoard, problem: str | None
-) -> tuple[str, ...]:
-    if board.version > 1 and not learner.published_whole:
-        weights.publish(board)
+def _without_checkpoint(learner: Learner, weights: BoardModule, problem: str | None) -> tuple[str, ...]:
+    if weights.board.version > 1 and not learner.published_whole:
+        weights.publish()
         why = problem or "No checkpoint had been saved."
         return (f"{why} The learner begins again: its critics are lost, and the policy is not kept alone.",)
-    weights.load(board)
+    weights.refresh()
     learner.weights_replaced()
     return (f"{problem} Going on with the newest published weights.",) if problem else ()

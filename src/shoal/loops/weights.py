@@ -2,8 +2,8 @@
 
 Two slots and two counters. The learner announces the version it is about to write (`claim`), fills the idle slot, then
 publishes it (`version`). A reader copies the published slot and looks at `claim` again: two or more ahead means its
-slot was being written, and it reads once more. Readers look at one counter between steps (nanoseconds) and copy only
-when it moved.
+slot was being written, and it reads again. Readers compare one counter between steps (nanoseconds) and copy only when
+it changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.replay.reserve import reserve_file
 
 Weights = npt.NDArray[np.float32]
 LARGEST_VERSION = 2**32 - 1
-"""What the shards' column for it can hold."""
+"""The largest that the shards' column `weights_version` can hold."""
 
 
 def board_bytes(size: int) -> int:
@@ -61,11 +61,11 @@ class WeightBoard:
         return WeightBoard(path, size)
 
     def check(self) -> None:
-        """Refuses what no learner can have published. For a moment when none is at work."""
+        """Raises CorruptShard for content that no learner can have published. Call it while no learner runs."""
         claim, version = self._words[_Word.CLAIM], self.version
-        # A learner that was killed while it published leaves a claim of one more.
+        # A learner that is killed while it publishes leaves a claim of one more.
         if not version <= claim <= version + 1 <= LARGEST_VERSION:
-            raise CorruptShard(f"{self._words.path} speaks of version {version} and {claim}: it is damaged.")
+            raise CorruptShard(f"{self._words.path} has version {version} and {claim}: it is damaged.")
         if version and not np.isfinite(self._slots[version % 2]).all():
             raise CorruptShard(f"{self._path.name} holds weights that are not finite: it is damaged.")
 
@@ -75,7 +75,7 @@ class WeightBoard:
         return self._words[_Word.VERSION]
 
     def publish(self, weights: Weights) -> int:
-        """Makes weights the newest; returns their version."""
+        """Publishes weights; returns their version."""
         version = self.version + 1
         self._words[_Word.CLAIM] = version
         fence(weights.nbytes)
@@ -85,7 +85,7 @@ class WeightBoard:
         return version
 
     def read(self, out: Weights) -> int:
-        """Copies the newest weights; returns their version (0 and nothing copied when there are none)."""
+        """Copies the newest weights; returns their version. 0: nothing was published yet, nothing is copied."""
         while (version := self.version) > 0:
             fence()
             out[:] = self._slots[version % 2, : len(out)]
@@ -95,43 +95,53 @@ class WeightBoard:
         return 0
 
 
-class FlatModule:
-    """A network's weights and buffers as one vector of float32, in the order of its state dict."""
+def _weights_of(module: nn.Module) -> list[torch.Tensor]:
+    return [tensor for tensor in module.state_dict(keep_vars=True).values() if tensor.is_floating_point()]
 
-    def __init__(self, module: nn.Module) -> None:
-        self._tensors = [t for t in module.state_dict(keep_vars=True).values() if t.is_floating_point()]
+
+def count_weights(module: nn.Module) -> int:
+    """How many numbers of a network are published: its weights and buffers."""
+    return sum(tensor.numel() for tensor in _weights_of(module))
+
+
+class BoardModule:
+    """A network whose weights are published on a board or taken from there, as one vector in the order of its state
+    dict.
+    """
+
+    def __init__(self, module: nn.Module, path: Path, *, in_place: bool = False) -> None:
+        """Args:
+        module: the network, on its final device.
+        path: of the board.
+        in_place: on the CPU, the network shall live in the vector that is read, so that nothing is copied again.
+            Nothing else may flatten it.
+        """
+        self._tensors = _weights_of(module)
         sizes = [tensor.numel() for tensor in self._tensors]
-        self.size = sum(sizes)
-        self._vector: Weights = np.empty(self.size, np.float32)
+        self.board = WeightBoard(path, sum(sizes))
+        self.version = 0
+        """Of the weights that were taken last; 0 when none were."""
+        self._vector: Weights = np.empty(sum(sizes), np.float32)
         pieces = torch.from_numpy(self._vector).split(sizes)
         self._parts = [piece.view(tensor.shape) for piece, tensor in zip(pieces, self._tensors, strict=True)]
-
-    def publish(self, board: WeightBoard) -> int:
-        """Puts the network's weights on the board; returns their version."""
-        for part, tensor in zip(self._parts, self._tensors, strict=True):
-            part.copy_(tensor.detach())
-        return board.publish(self._vector)
-
-    def load(self, board: WeightBoard) -> int:
-        """Takes the newest weights from the board; returns their version."""
-        version = board.read(self._vector)
-        if version:
-            with torch.no_grad():
-                for part, tensor in zip(self._parts, self._tensors, strict=True):
-                    tensor.copy_(part)
-        return version
-
-
-class BoardModule(FlatModule):
-    """On the CPU the network lives in the vector that is read from the board, so that nothing is copied again."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(module)
-        self._inside = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in self._tensors)
-        if self._inside:
+        self._in_place = in_place and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in self._tensors)
+        if self._in_place:
             for part, tensor in zip(self._parts, self._tensors, strict=True):
                 part.copy_(tensor.detach())
                 tensor.data = part
 
-    def load(self, board: WeightBoard) -> int:
-        return board.read(self._vector) if self._inside else super().load(board)
+    def publish(self) -> None:
+        """Puts the network's weights on the board."""
+        for part, tensor in zip(self._parts, self._tensors, strict=True):
+            part.copy_(tensor.detach())
+        self.board.publish(self._vector)
+
+    def refresh(self) -> int:
+        """Takes the newest weights if they are newer than the last ones; returns their version."""
+        if self.board.version != self.version:
+            self.version = self.board.read(self._vector)
+            if not self._in_place:
+                with torch.no_grad():
+                    for part, tensor in zip(self._parts, self._tensors, strict=True):
+                        tensor.copy_(part)
+        return self.version

@@ -1,13 +1,12 @@
 """Back-pressure: a writer that waits for a queue's reader.
 
-The reader publishes in a shard's header how far it has come (`cursor`) and up to which row the writer may go in any
-case (`grant`). Whoever writes asks before every row; nobody sends a message, and a shard that nobody reads yet is full
-once its share of the queue is.
+The reader writes into a shard's header how far it has read (`cursor`) and up to which row the writer may go in any case
+(`grant`). The writer asks before every row; there are no messages. A shard without a reader is full when its share of
+the queue is.
 
-The queue's capacity is shared out evenly over the shards. A slow or dead writer, or a stream that a restart broke off,
-would then leave the reader short of a batch while all others wait. A reader that is short therefore grants every
-writer the rows it lacks, and the first to come fill in. A grant ends before the ring does, so a writer that waits never
-overwrites an unread row.
+The queue's capacity is divided evenly among the shards. With a slow or dead writer, or a stream that a restart has cut,
+the reader could lack a batch while all others wait. A reader that lacks rows therefore grants them to every writer, and
+the fastest fill the gap. A grant ends before the ring does, so a waiting writer never overwrites an unread row.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SPARE_ROWS = 2
 
 
 def queue_rows(capacity: int, steps: int, lanes_total: int, before: int) -> int:
-    """How many rows a shard may be ahead of its reader: enough for its share of the capacity, one stretch at least.
+    """How many rows a shard may be ahead of its reader: its share of the capacity, at least one stretch.
 
     Args:
         capacity: unread sequences the queue holds, over all shards and lanes; not less than one batch takes of it.
@@ -36,7 +35,7 @@ def queue_rows(capacity: int, steps: int, lanes_total: int, before: int) -> int:
 
 
 class BackPressure:
-    """Whether a shard's writer must wait for the queue's reader."""
+    """Says whether a shard's writer must wait for the queue's reader."""
 
     def __init__(self, writer: ShardWriter, limit_rows: int) -> None:
         """Args:
@@ -52,6 +51,6 @@ class BackPressure:
 
     @property
     def full(self) -> bool:
-        """Whether the next row has to wait."""
+        """Whether the next row must wait."""
         words = self._words
         return words[_HEAD] >= max(words[_CURSOR] + self._limit, words[_GRANT])

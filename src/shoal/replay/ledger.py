@@ -1,6 +1,4 @@
-"""Ledger: a run's own counters, beside its shards, for what no shard can know: how much was sampled, and whether to
-stop.
-"""
+"""Ledger: counters of a run that belong to no shard: how much was sampled, how often was updated, whether to stop."""
 
 from __future__ import annotations
 
@@ -24,22 +22,22 @@ class LedgerWord(IntEnum):
     STOP = 2
     """RUN, or one of the two ways to stop (driver)."""
     HEARTBEAT = 3
-    """Time of the driver's last sign of life, in ns (driver)."""
+    """Time of the driver's last heartbeat, in ns (driver)."""
     BASE_STEPS = 4
     """Environment steps of earlier shards that are gone (driver)."""
     BASE_EPISODES = 5
     BASE_UPDATES = 6
     SEEN_STEPS = 7
-    """Environment steps of the run when the driver last looked: they stay counted if a shard is lost (driver)."""
+    """Environment steps of the run at the driver's last heartbeat: they stay counted if a shard is lost (driver)."""
     SEEN_EPISODES = 8
     GRANT = 9
-    """Inserts up to which no actor waits: the learner has too little to draw a batch from (learner)."""
+    """Inserts up to which no actor waits, because the learner has too little to draw a batch from (learner)."""
     RESUMED = 10
     """How often the run was resumed: part of every seed (driver)."""
     LEARNERS = 11
     """Learners started before (learner)."""
     EVALUATED = 12
-    """Vector steps of evaluation, ever: a sign of life (evaluator)."""
+    """Vector steps of evaluation, ever: a heartbeat (evaluator)."""
 
 
 RUN, HALT, WIND_DOWN = 0, 1, 2
@@ -63,13 +61,13 @@ class Ledger:
         self._headers = [Counters(shard / "header.bin", writable=False).words for shard in shards]
 
     def check(self) -> None:
-        """Refuses words that no run can have left. For a moment when none is at work."""
+        """Raises CorruptShard for words that no run can have left. Call it while no role runs."""
         unused = any(self._words.words[len(LedgerWord) :])
         counts = {entry.name: self[entry] for entry in LedgerWord if entry is not LedgerWord.HEARTBEAT}
         wrong = [name for name, count in counts.items() if count > LARGEST_COUNT]
         if self[LedgerWord.STOP] not in (RUN, HALT, WIND_DOWN):
             wrong.append("STOP")
-        # What is seen includes the base, and is written after it.
+        # The seen counts include the base, and are written after it.
         wrong += [
             base.name
             for base, seen in (
@@ -114,16 +112,16 @@ class Ledger:
 
     @property
     def stop(self) -> bool:
-        """Whether training is to end: actors and learner return as soon as they can."""
+        """Whether training must stop: actors and learner return as soon as they can."""
         return self[LedgerWord.STOP] != RUN
 
     @property
     def halt(self) -> bool:
-        """Whether everything is to end, evaluations included."""
+        """Whether everything must stop, evaluations included."""
         return self[LedgerWord.STOP] == HALT
 
     def beat(self) -> None:
-        """The driver's sign of life, and what it sees."""
+        """Writes the driver's heartbeat and the counts it sees."""
         self[LedgerWord.HEARTBEAT] = time.time_ns()
         self[LedgerWord.SEEN_STEPS], self[LedgerWord.SEEN_EPISODES] = self.env_steps, self.episodes
 

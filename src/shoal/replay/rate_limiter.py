@@ -4,8 +4,8 @@ The ratio of samples to inserts, not the speed of the machine, decides what a ru
 gives the same result on 2 cores and on 200. `error = (inserts - min_size) * samples_per_insert - samples` is kept
 within the tolerance: above it the actors wait, below it the learner does.
 
-A batch needs more than the minimum now and then: the rows that a long view looks ahead over, or a queue's next
-sequences. A learner that may draw and cannot grants the actors what it lacks, or both sides would wait for ever.
+A batch sometimes needs more than the minimum: a long view looks ahead over many rows, a queue needs its next sequences.
+A learner that may draw and cannot grants the actors what it lacks (`pace`); otherwise both sides would wait for ever.
 """
 
 from __future__ import annotations
