@@ -65,23 +65,18 @@ class InferenceServer:
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         before, served, waited, looks = self._batches, 0, 0.0, 0
-        idle_since = began
         while (now := time.perf_counter()) < deadline and not self._ledger.stop:
             if batches is not None and self._batches - before >= batches:
                 break
-            ready = self._ready()
-            if not ready:
-                if batches is not None or self._ledger.orphaned:
-                    break
-                if looks == 0:
-                    idle_since = now
-                pause(looks)
-                looks += 1
-                continue
-            if looks:
-                waited += now - idle_since
+            if ready := self._ready():
+                served += self._serve(ready)
                 looks = 0
-            served += self._serve(ready)
+                continue
+            if batches is not None or self._ledger.orphaned:
+                break
+            pause(looks)
+            looks += 1
+            waited += time.perf_counter() - now
         elapsed = time.perf_counter() - began
         return InferenceReport(self._batches - before, served, elapsed, waited, self._weights.version)
 

@@ -68,14 +68,7 @@ class Ledger:
         if self[LedgerWord.STOP] not in (RUN, HALT, WIND_DOWN):
             wrong.append("STOP")
         # The seen counts include the base, and are written after it.
-        wrong += [
-            base.name
-            for base, seen in (
-                (LedgerWord.BASE_STEPS, LedgerWord.SEEN_STEPS),
-                (LedgerWord.BASE_EPISODES, LedgerWord.SEEN_EPISODES),
-            )
-            if self[base] > self[seen]
-        ]
+        wrong += [f"BASE_{what}" for what in ("STEPS", "EPISODES") if counts[f"BASE_{what}"] > counts[f"SEEN_{what}"]]
         if unused or wrong:
             said = f": {', '.join(f'{name} = {counts[name]}' for name in wrong)} cannot be" if wrong else ""
             raise CorruptShard(f"{self._words.path} is damaged{said}.")
