@@ -17,17 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal.config import (
-    change_for_resume,
-    check_environment,
-    left_out,
-    load_config,
-    load_target,
-    require_trust,
-    sign,
-    with_default_stop,
-    write_config,
-)
+from shoal import config
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which
@@ -89,8 +79,8 @@ def train(
     """
     given = named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device)
     given |= named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
-    loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
-    for note in left_out(str(env_or_scenario), loaded):
+    loaded = config.load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
+    for note in config.left_out(str(env_or_scenario), loaded):
         warnings.warn(note, stacklevel=2)
     ready, folder = begin(loaded, out)
     execute(ready, folder, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
@@ -137,13 +127,13 @@ def named_settings(**options: Any) -> dict[str, Any]:
 
 def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
     """Checks that a run can start, and creates its folder with `config.yaml`. A refused run leaves no folder."""
-    spec = check_environment(settings)
+    spec = config.check_environment(settings)
     if settings.share.registry is not None:
         connect_registry(settings.share.registry)  # raises if it is no registry
-    settings = with_default_stop(settings, spec.reward_threshold)
+    settings = config.with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     try:
-        write_config(folder.path, settings)
+        config.write_config(folder.path, settings)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         parent = folder.path.parent
@@ -156,21 +146,21 @@ def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tupl
     a run that was trusted once needs no trust again.
     """
     folder = RunFolder.open(path)
-    before = load_config(folder.path)
-    settings = change_for_resume(before, overrides)
+    before = config.load_config(folder.path)
+    settings = config.change_for_resume(before, overrides)
     if not trust:
-        require_trust(folder.path, before, settings, overrides)
+        config.require_trust(folder.path, before, settings, overrides)
     with folder.lock():  # raises if the run is alive
         summary = None  # none when its driver was killed; a damaged one is set aside later
         with contextlib.suppress(ConfigError):
             summary = read_summary(folder.summary_json)
         made = known_counts(folder).steps if summary is None else summary.env_steps
         _require_later_end(before, settings, summary, made)
-        check_environment(settings)
+        config.check_environment(settings)
         if settings != before:
-            write_config(folder.path, settings)
+            config.write_config(folder.path, settings)
         else:
-            sign(folder.path, settings)
+            config.sign(folder.path, settings)
     return settings, folder
 
 

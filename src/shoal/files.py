@@ -28,7 +28,7 @@ def open_file(path: Path, mode: str, buffering: int = -1, encoding: str | None =
     return open(path, mode, buffering, encoding, opener=_open_real)
 
 
-def read_file(path: Path, most: int) -> bytes:
+def read_file(path: Path, most: int = _LARGEST_DOCUMENT) -> bytes:
     """A whole file that somebody else may have written; raises UnsafePath if it has more than `most` bytes."""
     with open_file(path, "rb") as file:
         data: bytes = file.read(most + 1)
@@ -45,7 +45,7 @@ def read_json(path: Path) -> Any:
         ValueError: it is not JSON, too large, or not an ordinary file.
     """
     try:
-        return json.loads(os.fsdecode(read_file(path, _LARGEST_DOCUMENT)))
+        return json.loads(os.fsdecode(read_file(path)))
     except (RecursionError, UnsafePath) as error:
         raise ValueError(str(error)) from error
 
@@ -63,7 +63,7 @@ def _read_yaml(path: Path) -> Any:
     import yaml  # here, because most who read files need no YAML
 
     try:
-        return yaml.safe_load(read_file(path, _LARGEST_DOCUMENT))
+        return yaml.safe_load(read_file(path))
     except (RecursionError, UnsafePath, yaml.YAMLError) as error:
         raise ValueError(str(error)) from error
 

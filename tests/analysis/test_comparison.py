@@ -34,7 +34,7 @@ def test_area_and_final_return_are_over_the_steps_of_all(tmp_path: Path) -> None
     assert first.area.better is None and second.area.better is not None and second.final.better is not None
     assert (second.area.better.value, second.final.better.value) == (1, 0)
     assert math.isnan(second.area.better.low) and np.isnan(second.over_steps.low).all()  # a run has no interval
-    assert (first.unit, first.units) == ("nothing", 1)
+    assert (first.group.unit, first.group.units) == ("nothing", 1)
 
 
 def test_curve_is_the_iqm_over_runs(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_curve_is_the_iqm_over_runs(tmp_path: Path) -> None:
     (one,) = _compare([tmp_path / "g"]).groups
     assert one.over_steps.value[0] == 2.5 and one.over_steps.value[-1] == 25
     assert (one.over_steps.low <= one.over_steps.value).all() and (one.over_steps.value <= one.over_steps.high).all()
-    assert (one.unit, one.units) == ("runs", 4)
+    assert (one.group.unit, one.group.units) == ("runs", 4)
 
 
 def test_launches_are_drawn_whole(tmp_path: Path) -> None:
     same = write_group(tmp_path / "same", [[[0, 0], [10, 10]]] * 3)
     apart = write_group(tmp_path / "apart", [[[0, 0], [0, 0]], [[10, 10], [10, 10]]])
     first, second = _compare([same, apart]).groups
-    assert (first.unit, first.units) == ("launches", 3)
+    assert (first.group.unit, first.group.units) == ("launches", 3)
     assert first.area.iqm == (5, 5, 5)  # every launch says the same, so every resample does
     assert second.area.iqm == (5, 0, 10)
     assert second.area.better == (0.5, 0.25, 0.75)

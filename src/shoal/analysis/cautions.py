@@ -78,34 +78,33 @@ def _overlaps(comparison: Comparison) -> Iterator[str]:
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    runs = [run for one in comparison.groups for run in one.group.runs]
-    lacking = [run for run in runs if comparison.metric not in run.readings]
+    lacking = [run for run in comparison.runs if comparison.metric not in run.readings]
     if lacking:
         yield (
             f"{_runs(lacking)} without a reading of {comparison.metric}: left out of curves, areas and final "
             f"returns, counted as never having reached a threshold: {_names(lacking)}."
         )
     if comparison.metric == METRICS["rollout"]:
-        few = [run for run in runs if METRICS["eval"] not in run.readings]
+        few = [run for run in comparison.runs if METRICS["eval"] not in run.readings]
         if few:
             yield (
                 f"Returns are those of training, with exploration: {_runs(few)} without {METRICS['eval']}, "
                 f"such as {few[0].path.name}."
             )
-    torn = [run for run in runs if run.damaged]
+    torn = [run for run in comparison.runs if run.damaged]
     if torn:
         lines = counted(sum(run.damaged for run in torn), "damaged line")
         yield f"{lines} skipped in the metrics of {_names(torn)}."
 
 
 def _span(comparison: Comparison) -> Iterator[str]:
-    runs = [run for one in comparison.groups for run in one.group.runs if comparison.metric in run.readings]
     if comparison.span is None:
         yield "No step is covered by all runs: there is no area and no final return."
         return
-    ends = sorted(float(run.readings[comparison.metric].step[-1]) for run in runs)
-    usual = ends[len(ends) // 2]
-    short = [run for run in runs if run.readings[comparison.metric].step[-1] < _SHORT * usual]
+    judged = [run for run in comparison.runs if comparison.metric in run.readings]
+    ends = [float(run.readings[comparison.metric].step[-1]) for run in judged]
+    usual = sorted(ends)[len(ends) // 2]
+    short = [run for run, end in zip(judged, ends, strict=True) if end < _SHORT * usual]
     if short:
         yield (
             f"{_runs(short)} shorter than the others ({_names(short)}): areas and final returns of all groups "
@@ -116,16 +115,16 @@ def _span(comparison: Comparison) -> Iterator[str]:
 def _intervals(comparison: Comparison) -> Iterator[str]:
     for one in comparison.groups:
         name, runs = one.group.name, len(one.group.runs)
-        if one.unit == "nothing":
+        if one.group.unit == "nothing":
             yield f"{name} is a single run: it has no interval, and says nothing about the next one."
-        elif one.unit == "runs":
+        elif one.group.unit == "runs":
             tie = "learned from each other" if one.group.shared else "may have more in common than runs of two launches"
             yield (
                 f"{name} is one launch: its {runs} runs were drawn one by one. They {tie}, so its intervals "
                 "understate the uncertainty."
             )
-        elif one.units < _FEW_UNITS:
-            yield f"{name} has {one.units} launches only: intervals from so few are rough, and mostly too narrow."
+        elif one.group.units < _FEW_UNITS:
+            yield f"{name} has {one.group.units} launches only: intervals from so few are rough, and mostly too narrow."
 
 
 def _endings(comparison: Comparison) -> Iterator[str]:

@@ -14,20 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal.analysis import statistics
-from shoal.analysis.curves import (
-    Curve,
-    Range,
-    Readings,
-    common_range,
-    first_reaching,
-    hold,
-    mean_over,
-    over_seconds,
-    over_steps,
-)
-from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Measure, Reached, Score, Unit
-from shoal.analysis.runs import METRICS, ComparedRun, RunGroup
+from shoal.analysis import curves, statistics
+from shoal.analysis.curves import Curve, Range, Readings
+from shoal.analysis.results import FINAL_SHARE, WINDOWS, Band, Comparison, GroupResult, Measure, Reached, Score
+from shoal.analysis.runs import METRICS, ComparedRun, RunGroup, Unit
 from shoal.analysis.statistics import Estimate, Floats, estimate
 from shoal.errors import ConfigError, UnknownName
 
@@ -40,8 +30,6 @@ class _Sample(NamedTuple):
     """A group with its resamples: of all runs, [B, N], and of those that have the metric, [B, K]."""
 
     group: RunGroup
-    unit: Unit
-    units: int
     scores: tuple[Score, ...]
     judged: tuple[Score, ...]
     counts: Floats
@@ -70,7 +58,7 @@ def compare(
         raise ConfigError(f"threshold = {threshold} cannot be used: it must be a finite number.")
     name = choose_metric(groups, metric)
     readings = [[run.readings[name] for run in group.runs if name in run.readings] for group in groups]
-    span = common_range([over_steps(one) for some in readings for one in some])
+    span = curves.common_range([curves.over_steps(one) for some in readings for one in some])
     samples = [
         _sample(group, name, threshold, span, resamples, np.random.default_rng([seed, number]))
         for number, group in enumerate(groups)
@@ -104,23 +92,19 @@ def _sample(
 ) -> _Sample:
     scores = tuple(_score(run, metric, threshold, span) for run in group.runs)
     judged = tuple(score for score in scores if metric in score.run.readings)
-    launches = len(group.launches)
-    unit: Unit = "launches" if launches > 1 else "runs" if len(group.runs) > 1 else "nothing"
 
     def draw(some: tuple[Score, ...]) -> Floats:
-        labels = _labels(some, unit)
+        labels = _labels(some, group.unit)
         return statistics.resample_counts(labels, resamples if len(set(labels)) > 1 else 0, rng)
 
     counts = draw(scores)
     return _Sample(
         group=group,
-        unit=unit,
-        units=launches if launches > 1 else len(group.runs),
         scores=scores,
         judged=judged,
         counts=counts,
         judged_counts=counts if len(judged) == len(scores) else draw(judged),
-        independent=_labels(judged, "launches" if unit == "runs" and group.shared else unit),
+        independent=_labels(judged, "launches" if group.unit == "runs" and group.shared else group.unit),
     )
 
 
@@ -133,10 +117,10 @@ def _score(run: ComparedRun, metric: str, threshold: float | None, span: Range |
     readings = run.readings.get(metric, Readings(np.empty(0), np.empty(0), np.empty(0)))
     area = final = math.nan
     if span is not None and len(readings.step):
-        curve, begin = over_steps(readings), span.end - FINAL_SHARE * (span.end - span.start)
-        area, final = mean_over(curve, *span), mean_over(curve, begin, span.end)
-    reached = () if threshold is None else tuple(first_reaching(readings, threshold, window) for window in WINDOWS)
-    return Score(run, area, final, reached)
+        curve, begin = curves.over_steps(readings), span.end - FINAL_SHARE * (span.end - span.start)
+        area, final = curves.mean_over(curve, *span), curves.mean_over(curve, begin, span.end)
+    reached = [] if threshold is None else [curves.first_reaching(readings, threshold, window) for window in WINDOWS]
+    return Score(run, area, final, tuple(reached))
 
 
 def _result(sample: _Sample, first: _Sample | None, readings: list[Readings], rng: np.random.Generator) -> GroupResult:
@@ -146,12 +130,10 @@ def _result(sample: _Sample, first: _Sample | None, readings: list[Readings], rn
     rates = [run.last_step / run.wall_seconds for run in runs if run.wall_seconds > 0]
     return GroupResult(
         group=sample.group,
-        unit=sample.unit,
-        units=sample.units,
         independent=len(set(sample.independent)),
         scores=sample.scores,
-        over_steps=_band([over_steps(one) for one in readings], sample.judged_counts),
-        over_seconds=_band([over_seconds(one) for one in readings], sample.judged_counts),
+        over_steps=_band([curves.over_steps(one) for one in readings], sample.judged_counts),
+        over_seconds=_band([curves.over_seconds(one) for one in readings], sample.judged_counts),
         area=_measure(sample, first, "area", rng),
         final=_measure(sample, first, "final", rng),
         reached=tuple(_reached(sample, first, window) for window in range(len(sample.scores[0].reached))),
@@ -161,13 +143,13 @@ def _result(sample: _Sample, first: _Sample | None, readings: list[Readings], rn
     )
 
 
-def _band(curves: list[Curve], counts: Floats) -> Band:
-    span = common_range(curves)
+def _band(lines: list[Curve], counts: Floats) -> Band:
+    span = curves.common_range(lines)
     if span is None:
         return Band(*(np.empty(0) for _ in Band._fields))
     x = np.linspace(*span, GRID)
-    values = np.stack([hold(curve, x) for curve in curves], axis=1)  # [G, N]
-    middle = statistics.iqm(values, statistics.once(len(curves)))[0]
+    values = np.stack([curves.hold(line, x) for line in lines], axis=1)  # [G, N]
+    middle = statistics.iqm(values, statistics.once(len(lines)))[0]
     return Band(x, middle, *statistics.interval(statistics.iqm(values, counts)))
 
 

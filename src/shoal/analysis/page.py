@@ -30,8 +30,8 @@ def write_report(comparison: Comparison, folder: Path, command: str) -> Report:
     """Writes `comparison.html`, `curves.png` and `comparison.json` into a folder, which is created if needed."""
     report = Report(folder / "comparison.html", folder / "curves.png", folder / "comparison.json")
     picture = draw(comparison)
-    said, cautions = verdicts(comparison), warnings(comparison)
-    data = json.dumps({"command": command, **as_json(comparison, said, cautions)}, indent=1, allow_nan=False)
+    content = {"command": command, **as_json(comparison, verdicts(comparison), warnings(comparison))}
+    data = json.dumps(content, indent=1, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         report.picture.write_bytes(picture)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from shoal.analysis.curves import Range
 from shoal.analysis.runs import ComparedRun, RunGroup
 from shoal.analysis.statistics import Estimate, Floats
-
-Unit = Literal["launches", "runs", "nothing"]
-"""What is drawn for a bootstrap."""
 
 FINAL_SHARE = 0.1
 """The last part of the common steps whose mean is the final return."""
@@ -66,8 +63,6 @@ class GroupResult:
     """One row of the comparison.
 
     Attributes:
-        unit: what was drawn for its intervals.
-        units: how many of these there are.
         independent: number of independent results; runs of a single launch that shared data are one.
         over_steps, over_seconds: its curves.
         area, final: mean return over all common steps, and over the last of them.
@@ -77,8 +72,6 @@ class GroupResult:
     """
 
     group: RunGroup
-    unit: Unit
-    units: int
     independent: int
     scores: tuple[Score, ...]
     over_steps: Band
@@ -106,3 +99,8 @@ class Comparison:
     resamples: int
     span: Range | None
     groups: tuple[GroupResult, ...]
+
+    @property
+    def runs(self) -> list[ComparedRun]:
+        """The runs of all groups."""
+        return [run for one in self.groups for run in one.group.runs]

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shoal.analysis.curves import Readings, make_readings
 from shoal.errors import ConfigError, UnknownName
@@ -22,6 +22,8 @@ from shoal.metrics_file import METRICS_FILE, read_lines
 
 METRICS = {"eval": "eval/mean_reward", "rollout": "rollout/ep_rew_mean"}
 """What `--metric` calls them, and what metrics.jsonl does."""
+Unit = Literal["launches", "runs", "nothing"]
+"""What is drawn for a bootstrap."""
 _FOREIGN = "share/foreign_fraction"
 _PEER = re.compile(r"share/(.+)/fraction")
 
@@ -65,6 +67,15 @@ class RunGroup:
     def launches(self) -> Counter[Path]:
         """How many runs each launch has."""
         return Counter(run.launch for run in self.runs)
+
+    @property
+    def unit(self) -> Unit:
+        return "launches" if len(self.launches) > 1 else "runs" if len(self.runs) > 1 else "nothing"
+
+    @property
+    def units(self) -> int:
+        """How many units there are to draw from."""
+        return len(self.launches) if self.unit == "launches" else len(self.runs)
 
     @property
     def shared(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,20 +40,17 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def with_interval(estimate: Estimate | None) -> str:
+def with_interval(estimate: Estimate | None, show: Callable[[float], str] = number) -> str:
     """`431.2 [402.1, 455.0]`"""
     if estimate is None or math.isnan(estimate.value):
         return NONE
-    value = NEVER if math.isinf(estimate.value) else number(estimate.value)
-    return value if not math.isfinite(estimate.low) else f"{value} [{number(estimate.low)}, {number(estimate.high)}]"
+    value = NEVER if math.isinf(estimate.value) else show(estimate.value)
+    return f"{value} [{show(estimate.low)}, {show(estimate.high)}]" if math.isfinite(estimate.low) else value
 
 
 def small(estimate: Estimate | None) -> str:
     """The same with two digits, for probabilities and ratios."""
-    if estimate is None or math.isnan(estimate.value):
-        return NONE
-    low, high = (f"{bound:.2f}" if math.isfinite(bound) else "∞" for bound in (estimate.low, estimate.high))
-    return f"{estimate.value:.2f}" + ("" if math.isnan(estimate.low) else f" [{low}, {high}]")
+    return with_interval(estimate, lambda value: f"{value:.2f}" if math.isfinite(value) else "∞")
 
 
 def share(fraction: float) -> str:
@@ -187,7 +185,7 @@ def _group_json(one: GroupResult) -> dict[str, Any]:
         "path": one.group.path,
         "runs": len(one.scores),
         "launches": len(one.group.launches),
-        "resampled": one.unit,
+        "resampled": one.group.unit,
         "area": one.area.iqm,
         "final_return": one.final.iqm,
         "probability_of_improvement": {"area": one.area.better, "final_return": one.final.better},

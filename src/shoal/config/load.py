@@ -27,7 +27,6 @@ from shoal.runtime.run_folder import CONFIG_END
 
 ENDINGS = (".yaml", ".yml")
 _BESIDE_CONFIG = ("run.json", "config.signature", "metrics.jsonl", "summary.json", "checkpoints")
-_LARGEST_CONFIG = 2**24  # bytes
 EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
 """The environment shown where only an algorithm is asked about, by the actions it learns."""
 
@@ -175,7 +174,7 @@ def read_scenario(file: Path) -> Mapping[str, Any]:
 def _read_config(file: Path) -> Mapping[str, Any]:
     """The same of a run's `config.yaml`, which must be whole: what it lacks would be defaults."""
     try:
-        data = read_file(file, _LARGEST_CONFIG)
+        data = read_file(file)
     except OSError as error:
         raise ConfigError(f"Cannot read {file}: {error.strerror}.") from error
     content = _parsed(file, data)
