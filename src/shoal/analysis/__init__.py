@@ -1,10 +1,10 @@
-"""Comparing groups of runs: did it help, and how sure can one be?
+"""Compares groups of runs: did a change help, and how certain is that?
 
     groups = read_groups([Path("runs/alone"), Path("runs/shared")])
     comparison = compare(groups, threshold=475)
     write_report(comparison, Path("runs/compared"), command="shoal compare runs/alone runs/shared --threshold 475")
 
-It reads run folders and nothing else: no torch, no Ray, no process. matplotlib is loaded when a picture is drawn.
+It only reads run folders: no torch, no Ray, no process. matplotlib is loaded when a picture is drawn.
 """
 
 from shoal.analysis.comparison import compare

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from shoal.analysis.results import Comparison, GroupResult, Measure
 from shoal.analysis.runs import METRICS, ComparedRun, counted
@@ -14,7 +14,7 @@ _P = 0.05
 """A difference that chance makes more often than this is not reported as one."""
 _FEW_UNITS = 5
 _SHORT = 0.9
-"""A run that covers less than this part of the median run's steps is named: it shortens everything else."""
+"""A run that covers less than this part of the median run's steps is reported: it shortens everything else."""
 
 
 def verdicts(comparison: Comparison) -> list[str]:
@@ -68,11 +68,7 @@ def _environments(comparison: Comparison) -> Iterator[str]:
 
 
 def _overlaps(comparison: Comparison) -> Iterator[str]:
-    owners: dict[Path, list[str]] = {}
-    for one in comparison.groups:
-        for run in one.group.runs:
-            owners.setdefault(run.path, []).append(one.group.name)
-    twice = [path for path, names in owners.items() if len(names) > 1]
+    twice = [path for path, groups in Counter(run.path for run in comparison.runs).items() if groups > 1]
     if twice:
         yield f"{_runs(twice)} in more than one group, such as {twice[0].name}: groups overlap."
 

@@ -1,7 +1,7 @@
 """Curves of single runs, as pure functions.
 
-A curve is a staircase: a reading holds until the next one. Nothing is interpolated towards a reading that had not
-been taken yet, and nothing is continued beyond the last one.
+A curve is a step function: a reading holds until the next one. Nothing is interpolated towards a later reading, and
+nothing is extrapolated beyond the last one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.analysis.statistics import Floats
 
 
 class Readings(NamedTuple):
-    """One metric of one run, in the order of steps; all [K]."""
+    """One metric of one run, ordered by step; all [K]."""
 
     step: Floats
     wall: Floats
@@ -25,21 +25,21 @@ class Readings(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Values over steps or seconds, both [K], x ascending. Of several values at one x the last one counts."""
+    """Values over steps or seconds, both [K], x ascending. The last of several values at one x counts."""
 
     x: Floats
     y: Floats
 
 
 class Range(NamedTuple):
-    """From where to where all curves have a value."""
+    """The range of x in which all curves have a value."""
 
     start: float
     end: float
 
 
 def make_readings(step: Sequence[float], wall: Sequence[float], value: Sequence[float]) -> Readings:
-    """Puts readings in the order of their steps; evaluations are written down later than they began."""
+    """Orders readings by step: an evaluation is written when it ends, with the step at which it began."""
     order = np.argsort(np.asarray(step, dtype=np.float64), kind="stable")
     return Readings(*(np.asarray(column, dtype=np.float64)[order] for column in (step, wall, value)))
 
@@ -54,13 +54,13 @@ def over_seconds(readings: Readings) -> Curve:
 
 
 def hold(curve: Curve, at: npt.NDArray[Any]) -> Floats:
-    """The newest value at each of the places `at`, [G]; NaN before the first reading."""
+    """The newest value at each x of `at`, [G]; NaN before the first reading."""
     index = np.searchsorted(curve.x, at, side="right") - 1
     return np.where(index >= 0, curve.y[np.maximum(index, 0)], math.nan)
 
 
 def mean_over(curve: Curve, start: float, end: float) -> float:
-    """The exact mean of the staircase from `start` to `end`; NaN if it begins later than `start`."""
+    """The exact mean of the curve from `start` to `end`; NaN if it begins later than `start`."""
     if start >= end:
         return float(hold(curve, np.array([end]))[0])
     inside = curve.x[(curve.x > start) & (curve.x < end)]
@@ -70,7 +70,7 @@ def mean_over(curve: Curve, start: float, end: float) -> float:
 
 
 def common_range(curves: Sequence[Curve]) -> Range | None:
-    """From the largest first x to the smallest last x; None if no place is covered by all curves."""
+    """From the largest first x to the smallest last x; None if no x is covered by all curves."""
     if not curves or any(not len(curve.x) for curve in curves):
         return None
     found = Range(float(max(curve.x[0] for curve in curves)), float(min(curve.x[-1] for curve in curves)))

@@ -1,4 +1,4 @@
-"""The curves as a picture. matplotlib is imported when one is drawn, and no window is ever opened."""
+"""The curves as a picture. matplotlib is imported only when one is drawn, and opens no window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.analysis.statistics import LEVEL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito: told apart with any kind of colour blindness, and in print. Yellow is left out: too light for lines.
+# Okabe and Ito: distinct for every kind of colour blindness, and in print. Without yellow, too light for lines.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", ":", "-.")
 _GREY = "#5f6368"

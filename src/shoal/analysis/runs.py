@@ -10,8 +10,8 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,16 +104,15 @@ def read_groups(paths: Sequence[Path]) -> list[RunGroup]:
         if group.path in groups:
             raise ConfigError(f"{path} was given twice. Name another group to compare it with.")
         groups[group.path] = group
-    named = []
-    for group in groups.values():
-        others = [other for other in groups if other != group.path]
-        parts = 1
-        while any(other.parts[-parts:] == group.path.parts[-parts:] for other in others):
-            parts += 1
-        name = "/".join(group.path.parts[-parts:])
-        name = name.encode("utf-8", "replace").decode()  # figures take no bytes that this locale cannot decode
-        named.append(RunGroup(name, group.path, group.runs))
-    return named
+    return [replace(group, name=_unique_name(group.path, groups)) for group in groups.values()]
+
+
+def _unique_name(path: Path, paths: Collection[Path]) -> str:
+    parts = 1
+    while sum(other.parts[-parts:] == path.parts[-parts:] for other in paths) > 1:
+        parts += 1
+    name = "/".join(path.parts[-parts:])
+    return name.encode("utf-8", "replace").decode()  # figures take no bytes that this locale cannot decode
 
 
 def read_group(path: Path) -> RunGroup:

@@ -121,13 +121,13 @@ def permutation_p(
 ) -> float:
     """How often chance alone makes the probability of improvement differ from 0.5 by as much as it does, or more.
 
-    Exact for few units, unlike a bootstrap, which is too sure of itself then: if the groups were alike, any share of
-    the units among them would have been as likely as the one that was seen. All of them are tried, or many at random.
+    Exact for few units, where a bootstrap is overconfident: if the groups were alike, every way to deal out the units
+    to them would have been as likely as the observed one. All of them are tried, or many at random.
 
     Args:
         x, y: [N], [M]
         units_x, units_y: [N], [M], to which unit each run belongs; units are dealt out whole.
-        rng: for the case that there are too many ways to try all of them.
+        rng: used when there are too many ways to try them all.
     """
     here, member_x = np.unique(units_x, return_inverse=True)
     there, member_y = np.unique(units_y, return_inverse=True)
@@ -147,7 +147,7 @@ def permutation_p(
 
 
 def ratio(x: Floats, y: Floats) -> Floats:
-    """x / y, where both may be infinite (never reached): NaN if both are, for then nobody can tell."""
+    """x / y, where both may be infinite (never reached): NaN if both are, because then it is unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(x / y)
 
@@ -185,6 +185,6 @@ def smallest_p(n: int, m: int) -> float:
     """How often chance alone puts all n above all m, or all below.
 
     The smallest two-sided p-value that a rank test of n against m independent results can give: if it is above 0.05,
-    no outcome whatsoever could have been told from chance.
+    no outcome can be told from chance.
     """
     return min(1.0, 2 / math.comb(n + m, n))

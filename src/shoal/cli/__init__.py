@@ -1,4 +1,4 @@
-"""The command line. Commands load torch and Ray themselves, so that help comes at once."""
+"""The command line. Commands import torch and Ray themselves, so that help is quick."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.errors import ConfigError, ShoalError, explained
 
 USAGE, FAILURE = 2, 1
 _NO_UTF8 = (
-    "A path or a word has letters that this locale cannot spell, and something that Shoal uses needs them. Set "
+    "A path or a word has letters that this locale cannot encode, and a library that Shoal uses needs them. Set "
     "PYTHONUTF8=1, or a locale with UTF-8 such as LC_ALL=C.UTF-8."
 )
 
@@ -35,7 +35,7 @@ app = typer.Typer(
     epilog="""\b
 First steps:
   shoal train CartPole-v1                    train until solved
-  shoal eval runs/latest                     judge what came out
+  shoal eval runs/latest                     evaluate the result
   shoal scenarios                            tuned settings with a name
   shoal config apex-dqn                      every setting, with its meaning
   shoal train --help                         more examples
@@ -70,7 +70,7 @@ def options(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command and exits: 0 when it did its work, 2 when it was asked for something wrong, 1 when it failed.
+    """Runs a command and exits: 0 on success, 2 when it was called with something wrong, 1 when it failed.
 
     SHOAL_DEBUG=1 shows the traceback of an error.
     """
@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=None if arguments is None else list(arguments), prog_name="shoal")
     except (ShoalError, OSError, UnicodeError) as error:
-        misspelt = isinstance(error, UnicodeError)
-        if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0") or (misspelt and sys.getfilesystemencoding() == "utf-8"):
+        encoding = isinstance(error, UnicodeError)
+        if os.environ.get("SHOAL_DEBUG", "0") not in ("", "0") or (encoding and sys.getfilesystemencoding() == "utf-8"):
             raise
-        text = explained(error) if isinstance(error, OSError) else _NO_UTF8 if misspelt else str(error)
+        text = explained(error) if isinstance(error, OSError) else _NO_UTF8 if encoding else str(error)
         typer.echo(f"Error: {text}", err=True)
         sys.exit(USAGE if isinstance(error, ConfigError) else FAILURE)

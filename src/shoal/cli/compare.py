@@ -1,4 +1,4 @@
-"""`shoal compare`: groups of runs against each other, in numbers, a picture and a page."""
+"""`shoal compare`: compares groups of runs in numbers, a picture and a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shoal.analysis.results import Comparison
 
 _WIDTH = 160
-"""Of what is not a terminal: a file or a pipe can hold whole rows."""
+"""Columns of output that is not a terminal: a file or a pipe can hold whole rows."""
 
 
 def compare(
@@ -51,7 +51,7 @@ def compare(
 
     A group is a folder; every folder in it that has a metrics.jsonl is a run. Runs below different folders of a group
     count as different launches. Runs of one launch may have learned from each other, so intervals are computed over
-    launches where there are several. Groups are compared with the first one: did it help, and how sure can one be?
+    launches where there are several. Groups are compared with the first one: did it help, and how certain is that?
 
     Prints a table and writes comparison.html (one page with everything, definitions included), curves.png and
     comparison.json.
@@ -77,7 +77,7 @@ def compare(
 
 
 def _command(groups: list[Path], metric: str, threshold: float | None, seed: int, resamples: int) -> str:
-    """The command that gives the same numbers again."""
+    """The command that reproduces the numbers."""
     options = {"--metric": metric, "--seed": seed, "--resamples": resamples}
     words = ["shoal", "compare", *map(str, groups)]
     if threshold is not None:
@@ -86,7 +86,7 @@ def _command(groups: list[Path], metric: str, threshold: float | None, seed: int
 
 
 def _beside(group: Path, now: datetime) -> Path:
-    """A folder that is not there yet."""
+    """A path beside the group that does not exist yet."""
     path, number = group.parent / (name := f"compare_{now:%Y%m%d-%H%M%S}"), 1
     while path.exists():
         number += 1

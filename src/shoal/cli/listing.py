@@ -1,4 +1,4 @@
-"""`shoal algorithms`, `shoal scenarios` and `shoal config`: what there is to choose from."""
+"""`shoal algorithms`, `shoal scenarios` and `shoal config`: list algorithms, scenarios and settings."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def algorithms() -> None:
 def scenarios() -> None:
     """List the scenarios: tuned settings with a name.
 
-    Those that Shoal brings, and the files in `scenarios/` of the working folder; of two with one name the one here
-    counts. Each line says the algorithm, the environment, what it is, and which extras it needs: `pip install
+    Those that come with Shoal, and the files in `scenarios/` of the working folder, which win over Shoal's of the same
+    name. Each line has the algorithm, the environment, a description, and the extras it needs: `pip install
     "shoal-rl[mujoco]"`. Those of Stable-Baselines3 (sb3_...) are for `shoal share`.
 
     \b
@@ -47,7 +47,7 @@ def scenarios() -> None:
 
     rows = []
     for name in scenario_names():
-        with suppress(ShoalError):  # a file here that cannot be read; whoever names it is told why
+        with suppress(ShoalError):  # a file here that cannot be read; `shoal train` would say why
             content = read_scenario(file := find_scenario_file(Path(name)))
             env = content.get("env")
             env_id = str(env.get("id") if isinstance(env, Mapping) else env)
@@ -70,7 +70,7 @@ def _extras(content: Mapping[str, Any], env_id: str) -> list[str]:
 
 
 def _first_sentence(file: Path) -> str:
-    """What the comment at the top of a scenario says first."""
+    """The first sentence of the comment at the top of a scenario."""
     lines = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
     return re.split(r"\.(?:\s|$)", " ".join(line.removeprefix("#").strip() for line in lines))[0]
 

@@ -1,4 +1,4 @@
-"""What commands print."""
+"""Output and options that several commands share."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) ->
 
 
 def next_commands(settings: RunSettings, folder: RunFolder, summary: Summary) -> list[str]:
-    """Commands worth trying after a run."""
+    """Commands to try after a run."""
     run = shlex.quote(relative(folder.path))
     commands = []
     if summary.updates:

@@ -194,7 +194,7 @@ def machine() -> dict[str, object]:
 
 
 def _safe(name: str) -> str:
-    """An id as part of a file name: `ALE/Pong-v5` becomes `ALE-Pong-v5`."""
+    """An id as part of a file name: `ALE-Pong-v5` for `ALE/Pong-v5`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "unnamed"
 
 
