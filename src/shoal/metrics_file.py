@@ -105,9 +105,9 @@ def read_lines(path: Path, *, unfinished: bool = False, last_bytes: int = 0) -> 
     return [MetricsLine(number, text, _values(text)) for number, text in numbered if text.strip()]
 
 
-def read_whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The values of all undamaged lines. Raises as `read_lines`."""
-    return [line.values for line in read_lines(path) if line.values is not None]
+def read_whole_lines(path: Path, *, last_bytes: int = 0) -> list[dict[str, Any]]:
+    """The values of all undamaged lines. Arguments and errors as in `read_lines`."""
+    return [line.values for line in read_lines(path, last_bytes=last_bytes) if line.values is not None]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -5,8 +5,6 @@ The numbers are the newest ones in each run's metrics.jsonl, so no run has to be
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +17,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from shoal.errors import UnsafePath
+from shoal.metrics_file import METRICS_FILE, read_whole_lines
 
 _TAIL_BYTES = 32_768
 _PACE_ROWS = 10
@@ -64,7 +65,7 @@ class RunRow:
 
 def read_row(name: str, algorithm: str, folder: Path, state: str, target: int | None, reads: bool) -> RunRow:
     """A run's newest numbers."""
-    rows = _read_rows(folder / "metrics.jsonl")
+    rows = _read_rows(folder / METRICS_FILE)
     state = "starting" if not rows and state == "running" else state
     return RunRow(name, algorithm, state, reads, target, _newest(rows), _pace(rows[-_PACE_ROWS:]))
 
@@ -76,17 +77,9 @@ def read_tail(path: Path) -> dict[str, Any]:
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]  # what follows the last newline is being written
-    except OSError:
+        return read_whole_lines(path, last_bytes=_TAIL_BYTES)
+    except (OSError, UnsafePath):
         return []
-    rows = []
-    for line in lines:
-        with contextlib.suppress(ValueError):  # the first one may be cut
-            rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict) and {"step", "wall"} <= row.keys()]
 
 
 def _newest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
