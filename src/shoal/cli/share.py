@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _LAST_LINES = 40
 _WIDTH = 160
-"""Of what is not a terminal: a file or a pipe can hold whole rows."""
+"""Columns of a file or a pipe, which can hold whole rows."""
 
 
 class ShareCommand(TyperCommand):
-    """Understands a list after `--gpus`, options with underscores, and `--extra-args` for `--`."""
+    """Accepts a list after `--gpus`, options with underscores, and `--extra-args` for `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Rewrites the words before they are parsed."""

@@ -43,13 +43,13 @@ class ShareOptions:
 
     @property
     def sharing(self) -> bool:
-        """Whether there is anything to share at all."""
+        """Whether the runs share."""
         return self.strategy != "local_only"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run whose settings are known to be good. `sb3` is None for one of Shoal's own algorithms."""
+    """A run whose settings are checked. `sb3` is None for Shoal's own algorithms."""
 
     name: str
     algorithm: str
@@ -67,7 +67,7 @@ class Candidate:
 
 
 def choose(scenarios: Sequence[str], count: int | None) -> list[Path]:
-    """The scenario of every run: one after the other until there are `count`."""
+    """The scenario of every run: all in turn, until there are `count`."""
     if not scenarios:
         raise ConfigError("Share what? Name one or more scenarios: `shoal share sb3_sac_pendulum -n 4`.")
     for name, times in Counter(scenarios).items():
@@ -82,7 +82,7 @@ def choose(scenarios: Sequence[str], count: int | None) -> list[Path]:
 
 
 def load_runs(scenarios: Sequence[Path], options: ShareOptions) -> list[Candidate]:
-    """Reads and checks every scenario: nothing is started if one of them cannot be used."""
+    """Reads and checks every scenario, so that nothing is started if one of them cannot be used."""
     return [_load(path, number, options) for number, path in enumerate(scenarios)]
 
 
@@ -108,7 +108,7 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
 
 @contextlib.contextmanager
 def open_registry(candidates: Sequence[Candidate], options: ShareOptions, folder: Path) -> Iterator[Registry | None]:
-    """The group's registry, gone with everything in it afterwards; None when nothing is shared."""
+    """The group's registry, removed with all its content afterwards; None when nothing is shared."""
     if not options.sharing:
         yield None
         return

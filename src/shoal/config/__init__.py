@@ -1,4 +1,4 @@
-"""Configuration: scenarios, settings on the command line, and messages that say what to write instead."""
+"""Configuration: scenarios, settings on the command line, and messages that name the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are each right but do not fit together, or not this environment or machine."""
+"""Checks across settings: values that contradict each other, or do not fit the environment or the machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from shoal.replay.settings import ReplaySettings
 from shoal.types import EnvSpec
 
 DEFAULT_STEPS = 1_000_000
-"""Where a run ends that was told no end."""
+"""Steps of a run without a stop condition."""
 
 
 def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
-    """What contradicts itself within the settings."""
+    """All contradictions within the settings."""
     replay, batch_size = settings.replay, settings.learner.most_draws
     found = []
     if replay.min_size > replay.capacity:
@@ -55,7 +55,7 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
 
 
 def check_environment(settings: RunSettings) -> EnvSpec:
-    """Makes the environment once and refuses what does not fit it, or this machine, before anything is started.
+    """Makes the environment once and refuses settings that do not fit it or this machine.
 
     Raises:
         UnknownName: no environment has this id.
@@ -89,7 +89,7 @@ def check_environment(settings: RunSettings) -> EnvSpec:
 
 
 def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:
-    """Gives an end to a run that has none: where its environment counts as solved, and a million steps at most."""
+    """Adds a stop condition to a run without one: the environment's reward threshold, and a million steps at most."""
     stop = settings.stop
     if (stop.steps, stop.seconds, stop.mean_return) != (None, None, None):
         return settings
@@ -98,7 +98,7 @@ def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> 
 
 
 def _queue_refusals(replay: ReplaySettings, ratio: float) -> Iterator[str]:
-    """A queue hands a step out so many times and no more: asked for more draws than that, both sides would wait."""
+    """A queue hands out each step a fixed number of times: for more draws, actors and learner would wait for ever."""
     if replay.queue is not None:
         yield (
             f"replay.samples_per_insert = {ratio:g} cannot be used with a queue, which decides by itself how often a "

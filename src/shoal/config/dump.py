@@ -1,4 +1,4 @@
-"""Settings as YAML: complete, re-runnable, and each with its line of doc."""
+"""Settings as YAML: complete, each with its line of doc, and readable as a scenario."""
 
 from __future__ import annotations
 

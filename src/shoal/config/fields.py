@@ -59,7 +59,7 @@ class Fields(Generic[Settings]):
                 self.leaves[prefix + name] = info
 
     def find(self, key: Key) -> FieldInfo | None:
-        """The field at a key, also inside a list of settings (`replay.selectors.0.alpha`); None when there is none."""
+        """The field at a key, also within a list of settings (`replay.selectors.0.alpha`); None when there is none."""
         name = dotted(key)
         if name in self.leaves:
             return self.leaves[name]
@@ -91,7 +91,7 @@ class Fields(Generic[Settings]):
         raise self.unknown(name)
 
     def shorthand(self, section: str) -> str | None:
-        """The setting that a plain value given for a whole section means: `clear=true` is `clear.enabled=true`."""
+        """The setting that a plain value for a whole section stands for: `clear=true` is `clear.enabled=true`."""
         return getattr(self.sections.get(section), "SHORTHAND", None)
 
     def unknown(self, name: str) -> UnknownName:
@@ -112,7 +112,7 @@ class Fields(Generic[Settings]):
 
         def likeness(known: str) -> float:
             known_head, _, known_leaf = known.rpartition(".")
-            # The last part says what is meant; people forget or mistake the section.
+            # The last part counts most: people forget or confuse the section.
             return 0.8 * _ratio(leaf, known_leaf) + 0.2 * (_ratio(head, known_head) if head else 0.5)
 
         best = max(names, key=likeness)
@@ -129,7 +129,7 @@ def allowed(info: FieldInfo) -> str:
 
 
 def takes_flag(info: FieldInfo) -> bool:
-    """Whether true and false are values of a field."""
+    """Whether a field takes true and false."""
     return bool in _members(info.annotation) or info.annotation is Any
 
 

@@ -1,6 +1,6 @@
-"""Settings from a scenario file, from a run, or from nothing but an environment's name.
+"""Loads settings from a scenario file, from a run, or for an environment's name alone.
 
-Values come in layers, later ones win: defaults < the algorithm's own defaults < the scenario < the command line.
+Values come in layers; later ones win: defaults < the algorithm's defaults < the scenario < the command line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
     """Reads a scenario.
 
     Args:
-        path: a YAML file, or the name of one in `scenarios/` here, or of one that Shoal brings, without its ending.
+        path: a YAML file; or the name, without its ending, of one in `scenarios/` here or of one that comes with Shoal.
         overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
 
     Raises:
         UnknownName: no such file, algorithm or setting; names the nearest.
-        ConfigError: it is no YAML, or values cannot be used; says which, why, and what can.
+        ConfigError: it is not YAML, or values cannot be used; names the values and what can be used.
     """
     file = find_scenario_file(path)
     return _settings(file, read_scenario(file), overrides)
@@ -63,20 +63,20 @@ def load_config(run_folder: Path) -> RunSettings:
     """The settings a run was made with.
 
     Raises:
-        ConfigError: they are damaged. A file that was cut short is refused, too: what it lacks would be defaults.
+        ConfigError: they are damaged. A file that was cut short is refused: missing settings would become defaults.
     """
     file = find_scenario_file(run_folder / "config.yaml")
     return _settings(file, _read_config(file))
 
 
 def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, consent: str = CONSENT) -> RunSettings:
-    """Settings of whatever the user named.
+    """Settings of what the user named.
 
     Args:
         target: a scenario's path or name, or an environment's id.
         overrides: changes; `algo` among them.
-        trust: obey what a `config.yaml` in somebody else's run folder names.
-        consent: how the user can do that, for the message; empty where there is no way.
+        trust: obey a `config.yaml` in somebody else's run folder.
+        consent: how the user can say so, for the message; empty where there is no way.
     """
     if target.endswith(ENDINGS) or target in scenario_names():
         file = find_scenario_file(Path(target))
@@ -107,7 +107,7 @@ def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
 
 
 def scenario_names() -> list[str]:
-    """The scenarios in `scenarios/` here and those that Shoal brings, without their ending."""
+    """The scenarios in `scenarios/` here and those that come with Shoal, without their ending."""
     return sorted({file.stem for folder in _folders() for file in folder.iterdir() if file.suffix in ENDINGS})
 
 
@@ -115,7 +115,7 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
     """The names of the scenarios that were made for these two."""
     made = []
     for name in scenario_names():
-        with suppress(ShoalError):  # a scenario that cannot be read is no reason not to train
+        with suppress(ShoalError):  # a scenario that cannot be read does not stop a training
             content = read_scenario(find_scenario_file(Path(name)))
             env = content.get("env")
             named = env.get("id") if isinstance(env, Mapping) else env
@@ -125,7 +125,7 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
 
 
 def left_out(target: str, settings: RunSettings) -> list[str]:
-    """What to tell of a scenario that was given another environment and no return to end at: its own was left out."""
+    """A note for a scenario that runs another environment than its own: its target return was left out."""
     if settings.stop.mean_return is None and (target.endswith(ENDINGS) or target in scenario_names()):
         goal = goal_left_out(read_scenario(find_scenario_file(Path(target))), settings.env.id)
         if goal is not None:
@@ -135,7 +135,7 @@ def left_out(target: str, settings: RunSettings) -> list[str]:
 
 
 def _folders() -> list[Path]:
-    """The user's own come first: a file here may stand in for one that Shoal brings."""
+    """The user's folder comes first: a file there replaces one of the same name that comes with Shoal."""
     own = Path(str(resources.files("shoal") / "scenarios"))
     return [folder for folder in (Path("scenarios"), own) if folder.is_dir()]
 
@@ -159,12 +159,12 @@ def find_scenario_file(path: Path) -> Path:
 
 
 def _is_of_a_run(file: Path) -> bool:
-    """Whether a scenario may be a run's own. What a folder from somebody else lacks must not make it a scenario."""
+    """Whether a file may be a run's own. In doubt it is: removing files from a run folder must not make it trusted."""
     return file.name == "config.yaml" or any(os.path.lexists(file.parent / name) for name in _BESIDE_CONFIG)
 
 
 def read_scenario(file: Path) -> Mapping[str, Any]:
-    """A scenario's content, not yet checked."""
+    """A scenario's content, unchecked."""
     try:
         return _parsed(file, file.read_bytes())
     except OSError as error:
@@ -172,7 +172,7 @@ def read_scenario(file: Path) -> Mapping[str, Any]:
 
 
 def _read_config(file: Path) -> Mapping[str, Any]:
-    """The same of a run's `config.yaml`, which must be whole: what it lacks would be defaults."""
+    """The content of a run's `config.yaml`, which must be whole: missing settings would become defaults."""
     try:
         data = read_file(file)
     except OSError as error:

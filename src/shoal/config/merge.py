@@ -1,4 +1,4 @@
-"""Layers of settings: the algorithm's defaults, the scenario, the command line. Later ones win, value by value."""
+"""Merges the layers of settings: the algorithm's defaults, the scenario, the command line. Later ones win."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def layered(
 
 
 def goal_left_out(scenario: Mapping[str, Any], env: Any) -> Any:
-    """The return at which a scenario ends, where another environment takes the place of its own: it says nothing about
-    that one. None where there is no such goal, or it stays.
+    """The target return of a scenario whose environment was replaced: it does not apply to another environment. None
+    when there is no target or it stays.
     """
     stop, own, other = scenario.get("stop"), _env_id(scenario.get("env")), _env_id(env)
     replaced = own is not None and other is not None and own != other
@@ -79,7 +79,7 @@ def overridden(
 
 
 def _unfolded(scenario: Mapping[str, Any], fields: Fields[Any]) -> dict[str, Any]:
-    """A plain value for a whole section becomes the setting it means, so that the section's other values stay."""
+    """Replaces a plain value for a section by the setting it stands for, so that other values of the section stay."""
     shorts = {key: fields.shorthand(key) for key in scenario}
     return {
         key: {short: value}
@@ -90,7 +90,7 @@ def _unfolded(scenario: Mapping[str, Any], fields: Fields[Any]) -> dict[str, Any
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two layers as one: mappings are joined, anything else is replaced. Neither argument is changed."""
+    """Merges two layers: mappings are joined, anything else is replaced. The arguments stay unchanged."""
     result = {key: copy.deepcopy(value) for key, value in below.items()}
     for key, value in above.items():
         if key == "env" and isinstance(value, str):
@@ -119,7 +119,7 @@ def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields[Any]) -> Non
 
 
 def _section(data: Any, key: Key, fields: Fields[Any]) -> Any:
-    """The mapping or list at a key, made if it is not there; a list starts as its default."""
+    """The mapping or list at a key. A missing mapping is created; a missing list starts with its default."""
     here = data
     for depth, part in enumerate(key):
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""What may change when a run goes on, and why the rest may not."""
+"""What may change when a run is resumed, and why other settings may not."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _FIXED: dict[str, str] = {
     "replay.samples_per_insert": _COUNTS,
     "seed": "the run's random numbers began with it",
 }
-"""What stays as it is, by its name or its section's, and why. All else is how, where and how long a run works."""
+"""Settings and sections that stay fixed, and why. The others say only how, where and how long a run works."""
 
 
 def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
-    """The settings a run goes on with.
+    """The settings of a resumed run.
 
     Raises:
         ConfigError: a change that the run's weights or replay do not allow; says why.

@@ -2,7 +2,7 @@
 
     settings = load_sb3_scenario(Path("sb3_sac_pendulum"), ["learning_rate=1e-3", "env.n_envs=2"])
 
-The name of a hyper-parameter is enough; so is the last part of any other name.
+The last part of a name is enough, for hyper-parameters too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
     """Reads a scenario.
 
     Args:
-        path: a YAML file, or the name of one in `scenarios/` here, or of one that Shoal brings, without its ending.
+        path: a YAML file; or the name, without its ending, of one in `scenarios/` here or of one that comes with Shoal.
         overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Which run folders this user made: those that carry a signature with the user's own key.
+"""Signatures tell which run folders this user made.
 
-The key is a secret file in the user's configuration folder (`~/.config/shoal/key`). It signs what `config.yaml` says
-about things outside the run folder, see `SIGNED`. A run that is moved or copied keeps its signature. One that somebody
-else made has none that fits, and one that was changed to name something else has it no longer.
+The key is a secret file in the user's configuration folder (`~/.config/shoal/key`). It signs the settings in
+`config.yaml` that refer to things outside the run folder, see `SIGNED`. Moving or copying a run keeps its signature
+valid. A run that somebody else made has no valid one, and changing a signed setting invalidates it.
 
-Where no key can be kept (no home folder, or a read-only one) nothing is signed, and nothing counts as the user's.
+Without a place for the key (no home folder, or a read-only one) nothing is signed, and no folder counts as the user's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shoal.runtime.run_folder import CONFIG_END
 
 SIGNATURE = "config.signature"
 SIGNED = {"env": {"id", "kwargs"}, "address": True, "replay": {"path"}, "share": {"registry"}}
-"""What Shoal would import, connect to, or write to outside the run folder. The rest may be edited by hand."""
+"""What Shoal would import, connect to, or write to outside the run folder. Other settings may be edited by hand."""
 KEY_BYTES = 32
 
 
@@ -38,7 +38,7 @@ def write_config(folder: Path, settings: RunSettings) -> None:
 
 
 def sign(folder: Path, settings: RunSettings) -> None:
-    """Marks a run folder with these settings as the user's own, where there is a key or one can be made."""
+    """Marks a run folder with these settings as the user's own, if there is a key or one can be made."""
     path = key_path()
     key = path and (_read_key(path) or _make_key(path))
     if key:
@@ -58,7 +58,7 @@ def is_signed(folder: Path, settings: RunSettings) -> bool:
 def key_path() -> Path | None:
     """Where this user's key is, or would be; None without a home folder."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    with contextlib.suppress(RuntimeError):  # nobody knows where home is
+    with contextlib.suppress(RuntimeError):  # no home folder
         return Path(base if os.path.isabs(base) else Path.home() / ".config") / "shoal" / "key"
     return None
 
@@ -82,10 +82,10 @@ def _read_key(path: Path) -> bytes | None:
 
 
 def _make_key(path: Path) -> bytes | None:
-    """A new key, written whole. One that others could read is replaced: what it signed has to be trusted again."""
+    """Makes a key. One that others could read is replaced; what it signed has to be trusted again."""
     with contextlib.suppress(OSError):
         nearest = next(one for one in path.parents if one.exists())
-        if nearest.stat().st_uid != os.geteuid():  # as under sudo: it would lock the user out of the folder
+        if nearest.stat().st_uid != os.geteuid():  # as under sudo: the folder would belong to root
             return None
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle, temporary = tempfile.mkstemp(dir=path.parent)  # 0600
@@ -95,7 +95,7 @@ def _make_key(path: Path) -> bytes | None:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                if _read_key(path) is None:  # else another process was faster: its key counts
+                if _read_key(path) is None:  # else another process was faster, and its key is used
                     os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What a run folder may make Shoal do without being asked: nothing outside of it, unless the user made it.
+"""Run folders from somebody else are not trusted with anything outside of them.
 
-`config.yaml` of a run can name a module to import, arguments for an environment, a Ray cluster and folders. In a folder
-from somebody else these are that person's words. They are obeyed when the user consents (`--trust`, `trust=True`) or
-gave the same value on the command line.
+A run's `config.yaml` can name a module to import, arguments for an environment, a Ray cluster and folders. If somebody
+else made the folder, these are used only if the user consents (`--trust`, `trust=True`) or gave the same value on the
+command line.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def require_trust(
     given: Overrides = (),
     remedy: str = CONSENT,
 ) -> None:
-    """Refuses what a run folder asks for and the user did not.
+    """Refuses what a run folder asks for if the user did not.
 
     Args:
         folder: the run's.
         written: what its `config.yaml` says.
-        settings: what a run would go on with; None: its environment is only played.
-        given: the user's own settings among these: they need no consent.
-        remedy: what the user can do, as the message ends.
+        settings: what a run would use; None: only its environment is played.
+        given: settings that the user gave: they need no consent.
+        remedy: what the user can do; ends the message.
 
     Raises:
         ConfigError: says what the folder asks for and how to consent.
@@ -52,7 +52,7 @@ def require_trust(
 
 
 def _env_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
-    """Name, value and effect of what an environment's settings ask for."""
+    """What an environment's settings ask for: name, value and effect."""
     module, separator, _ = settings.env.id.partition(":")
     if separator and module not in sys.modules:
         yield "env.id", settings.env.id, f"import the module {module!r}{_place(module)}, which runs its code"
@@ -63,7 +63,7 @@ def _env_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
 
 
 def _run_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
-    """The same for what else training uses."""
+    """What the other settings of a training ask for."""
     address, path, registry = settings.address, settings.replay.path, settings.share.registry
     if address is not None:
         yield "address", address, f"join the Ray cluster at {address!r}, whose owner can run code here"
@@ -86,7 +86,7 @@ def _only_numbers(value: Any) -> bool:
 
 
 def _place(module: str) -> str:
-    """Where the module would come from. Only looked up: what is inside a package cannot be found without running it."""
+    """The file the module would come from. Its package's, because looking inside a package runs its code."""
     try:
         found = PathFinder.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""YAML as people write it: `1e-3` is a number, a key given twice a mistake, and a mistake has a line and a column."""
+"""Reads and writes YAML: `1e-3` is a number, a key given twice is an error, and errors name line and column."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import yaml
 from shoal.errors import ConfigError
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)$")
-"""What YAML 1.1 leaves a text for want of a dot or a sign: 1e-3, 5E6."""
+"""Numbers that YAML 1.1 takes for text because they have no dot or sign: 1e-3, 5E6."""
 _DEEPEST, _MOST_VALUES = 50, 100_000
-"""Of YAML, far beyond any settings."""
+"""Limits on nesting and on the number of values, far above any real settings."""
 _FLOAT_STARTS = list("-+0123456789.")
 
 
@@ -31,21 +31,21 @@ class _Loader(yaml.SafeLoader):
             if name in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", key.start_mark)
             seen.add(name)
-            if key.tag == "tag:yaml.org,2002:bool":  # `on:` is a name here, not a truth
+            if key.tag == "tag:yaml.org,2002:bool":  # `on:` is a name here, not true
                 key.tag = "tag:yaml.org,2002:str"
         return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` would take for a number."""
+    """Quotes text that `_Loader` would take for a number."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Values are written out, not referred to."""
+        """Values are written out each time."""
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Line breaks of any alphabet are escaped: in other quotes YAML would fold them into spaces."""
+    """Escapes all kinds of line breaks: within other quotes YAML would fold them into spaces."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
 
 
@@ -62,7 +62,7 @@ def parse_yaml(text: str, where: str) -> Any:
         where: its file or setting, for messages.
 
     Raises:
-        ConfigError: it is no YAML; says line and column.
+        ConfigError: it is not YAML; names line and column.
     """
     try:
         content = yaml.load(text, _Loader)
@@ -72,7 +72,7 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
-    except yaml.YAMLError as error:  # a character that no YAML may hold
+    except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is nested too deeply to be settings.") from error

@@ -10,11 +10,11 @@ RewardClip = Literal["auto"] | Annotated[float, Field(gt=0, allow_inf_nan=False)
 
 
 class EnvSettings(BaseModel):
-    """Which environment, how many of it per actor, and how what it says is prepared for learning.
+    """Which environment, how many copies per actor, and how its output is prepared for learning.
 
-    The fields marked "Atari" mean the same for every Atari id: they, not the id, decide about frame skip and sticky
-    actions. So `PongNoFrameskip-v4` and `ALE/Pong-v5` are the same environment here; the 0.25 sticky actions that
-    Gymnasium gives to `ALE/*-v5` are had with `sticky_actions: 0.25`.
+    The fields marked "Atari" mean the same for every Atari id: they, not the id, set frame skip and sticky actions. So
+    `PongNoFrameskip-v4` and `ALE/Pong-v5` are the same environment here; set `sticky_actions: 0.25` for what Gymnasium
+    does with `ALE/*-v5`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

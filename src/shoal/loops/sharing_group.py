@@ -1,4 +1,4 @@
-"""A run's place in a group of runs that share replay: announces its shards, and draws from the others'."""
+"""SharingGroup: a run's membership in a group that shares replay. Announces its shards and draws from the others'."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from shoal.types import EnvSpec
 
 
 class SharingGroup:
-    """Membership of one run, kept by its learner: whoever learns is whoever reads."""
+    """The membership of one run. Its learner keeps it, because the learner reads."""
 
     def __init__(self, settings: RunSettings, spec: EnvSpec, shards: Sequence[Path], run: str, ledger: Ledger) -> None:
-        """Joins; the shards can be read by the others from now on.
+        """Joins: from now on the others can read the shards.
 
         Args:
             settings: the run's; `share.registry` is set.
@@ -39,11 +39,11 @@ class SharingGroup:
         self._settings = settings.share
         self._registry = connect_registry(settings.share.registry)
         self._run_id = settings.share.run_id or run
-        self._buffer_id = f"{self._run_id}_learner"  # the same after a restart: it takes its place again
+        self._buffer_id = f"{self._run_id}_learner"  # the same after a restart
         self._description, self._num_actions = _described(settings, spec), spec.num_actions
         known = self._registry.entry(self._buffer_id)
         if known is not None and known.shards != tuple(shards) and self._registry.is_held(self._buffer_id):
-            self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # a namesake was first
+            self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # another run has this name
         who = (self._buffer_id, self._run_id, settings.algo, os.getpid())
         entry = SharedBuffer(*who, self._description, tuple(shards), env_id=self._description.env_id)
         self._presence = self._registry.announce(entry)
@@ -51,7 +51,7 @@ class SharingGroup:
         self._ledger, self._samples_before = ledger, ledger[LedgerWord.SAMPLES]
 
     def guests(self, readers: Sequence[ShardReader], view: View, seed: int, table: ShardTable) -> Pool:
-        """What draws from the others; for `Replay`."""
+        """Draws from the others, for `Replay`."""
         span = view.span
         make = partial(Pool, readers, self._buffer_id, self._registry, self._description)
         self._pool = make(
@@ -66,12 +66,12 @@ class SharingGroup:
         return self._pool
 
     def metrics(self) -> dict[str, float]:
-        """What was read from whom, as fractions of all samples so far."""
+        """What was read from whom, in fractions of all samples so far."""
         samples = self._ledger[LedgerWord.SAMPLES] - self._samples_before
         return sampling_metrics(sampling_stats(self._pool, samples)) if self._pool is not None and samples else {}
 
     def notes(self) -> tuple[str, ...]:
-        """Peers that do not fit, and why; and whether this run was taken for dead."""
+        """Peers that are refused, and why; and whether others took this run for dead."""
         refused = {} if self._pool is None else self._pool.refused
         notes = [f"not sharing with {run}: {why}" for run, why in refused.items()]
         if times := self._presence.returns:
@@ -80,7 +80,7 @@ class SharingGroup:
         return tuple(notes)
 
     def leave(self) -> None:
-        """Takes the entry away; the shards are the run's own and stay."""
+        """Removes the entry; the shards belong to the run and stay."""
         self._registry.deregister_buffer(self._buffer_id)
 
 
@@ -98,7 +98,7 @@ def _described(settings: RunSettings, spec: EnvSpec) -> Description:
 
 
 def sharing_id(env: EnvSettings) -> str:
-    """The environment, with every setting of it that changes what a step means."""
+    """The environment with all settings that change the meaning of a step."""
     unusual = dict(env.kwargs)
     for name in _MEANINGFUL:
         if getattr(env, name) != EnvSettings.model_fields[name].default:

@@ -1,9 +1,9 @@
-"""The `--replay_parameters` of elite_buffer_vtrace, understood as well.
+"""Translates the `--replay_parameters` of elite_buffer_vtrace.
 
 Its entries are objects such as `{"type": "custom", "capacity": 1000, "sample_ratio": 0.5, "dist_function": "ln_norm",
-"sample_strategy": "elite_sampling", "lambda_batch_multiplier": 6}`. What they mean is kept, with two exceptions:
-distances are true ones (its `cos_dist` preferred the least alike), and a few states of every candidate are compared
-instead of all; `compared_steps` says how many.
+"sample_strategy": "elite_sampling", "lambda_batch_multiplier": 6}`. They mean the same here, with two exceptions: the
+closest candidates are the most alike (its `cos_dist` preferred the least alike), and some states of every candidate are
+compared instead of all; `compared_steps` says how many.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _STRATEGIES = {f"strategy{number}": number for number in (1, 2, 3, 4)}
 
 
 def is_original(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry is written in that manner."""
+    """Whether an entry is one of elite_buffer_vtrace's."""
     return "sample_ratio" in entry or entry.get("type") in TYPES
 
 
 def translate(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The same selector in Shoal's words, for `SelectorSettings`.
+    """The same selector as an entry of `replay.selectors`.
 
     Raises:
-        UnknownName: a key or name that it did not have.
-        ConfigError: a combination that cannot be had.
+        UnknownName: a key or name that it does not have.
+        ConfigError: a combination that is not supported.
     """
     kind = _known("type", entry.get("type", "standard"), TYPES)
     for key in entry:
@@ -44,7 +44,7 @@ def translate(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "fifo", "on_full": "wait", **translated}
     if kind == "standard":
         return {"type": "uniform", **translated}
-    custom = _custom(entry)  # its names are checked, whether they are used or not
+    custom = _custom(entry)  # checks all names, even if they are not used
     if not {"sample_strategy", "insert_strategy"} & set(entry):
         return {"type": "uniform", **translated}
     return custom | translated

@@ -1,5 +1,5 @@
-"""How a batch is divided among the parts of a mixture. Apart from the selectors: settings are checked without loading
-what draws.
+"""Divides a batch among the parts of a mixture. Separate from the selectors, so that settings are checked without
+loading numba.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from shoal.errors import ConfigError
 
 NEAR = 256
-"""How far to look for a batch that divides."""
+"""How far from the asked size to search for a batch that divides."""
 
 
 def check_ratios(ratios: Sequence[float]) -> None:
-    """Refuses ratios that make no mixture."""
+    """Refuses ratios that are not positive or do not sum to 1."""
     total = sum(ratios)
     if not ratios or abs(total - 1.0) > 1e-9 or any(ratio <= 0 for ratio in ratios):
         listed = " + ".join(f"{ratio:g}" for ratio in ratios)
@@ -26,7 +26,7 @@ def divides(ratios: Sequence[float], n: int) -> bool:
 
 
 def shares(ratios: Sequence[float], n: int) -> list[int]:
-    """How many of n draws each part gets; refuses a batch that does not divide, naming the nearest that do."""
+    """How many of n draws each part gets; refuses a batch that does not divide and names the nearest that do."""
     if not divides(ratios, n):
         fits = [m for m in range(max(1, n - NEAR), n + NEAR + 1) if divides(ratios, m)]
         nearest = sorted(sorted(fits, key=lambda m: abs(m - n))[:2])

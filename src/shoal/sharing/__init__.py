@@ -5,7 +5,7 @@
     SAC("MlpPolicy", env, replay_buffer_class=DistributedReplayBuffer,
         replay_buffer_kwargs=dict(registry=registry, buffer_id=buffer_id, cross_sample_ratio=0.2))
 
-Stable-Baselines3 is needed for the names that have to do with it, and is loaded when one of them is asked for.
+Stable-Baselines3 is loaded when a name that needs it is asked for.
 """
 
 from __future__ import annotations

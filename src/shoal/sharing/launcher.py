@@ -1,10 +1,10 @@
-"""Launcher: a process per run, looked after until the last one has ended.
+"""Launcher: starts a process per run and supervises them until the last one has ended.
 
-It knows commands, folders and signals; what a run does, and that rows are shared, is the runs' business.
+It knows commands, folders and signals. What a run does, and that runs share rows, it does not know.
 
     ended = launch(runs, show=table.update, wish=lambda: Wish.GO, on_end=print_what_happened)
 
-Each run leads a process group of its own: a terminal's Ctrl-C reaches the launcher only, which tells the runs once.
+Each run has a process group of its own: a terminal's Ctrl-C reaches only the launcher, which tells the runs once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from shoal.sharing.live_table import RunRow, read_row
 
 LOG = "log.txt"
 STOP_SECONDS, TERMINATE_SECONDS, HURRY_SECONDS = 30.0, 5.0, 2.0
-"""Time to save and stop; after a second signal; and for a user who does not want to wait."""
+"""Time to save and stop; time after a second signal; time for a user who does not want to wait."""
 _LOOK_SECONDS = 0.2
 
 
 class Wish(IntEnum):
-    """What the user wants of the runs."""
+    """What the user wants the runs to do."""
 
     GO = 0
     STOP = 1
@@ -43,10 +43,10 @@ class PlannedRun:
     Attributes:
         name: unique among the runs.
         algorithm: for the table.
-        folder: its own; exists, its output goes to `log.txt` in it.
-        command: what is run; told to stop by SIGTERM.
+        folder: its own, which exists; its output goes to `log.txt` in it.
+        command: what is run; SIGTERM stops it.
         environment: all its environment variables.
-        target_steps: where it will end; None when it does not end by steps.
+        target_steps: steps at which it ends; None when it does not end by steps.
         reads: whether it can learn from others' rows.
     """
 
@@ -70,7 +70,7 @@ class Ended:
 
     @property
     def failed(self) -> bool:
-        """A run that was killed because it did not stop in time has not failed."""
+        """False for a run that was killed because it did not stop in time."""
         return self.code != 0 and not (self.stopped and self.code < 0)
 
 
@@ -86,7 +86,7 @@ class _Process:
         self.popen.terminate()
 
     def kill(self) -> None:
-        """With everything it has started."""
+        """Kills it with all its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 
@@ -97,7 +97,7 @@ def launch(
     wish: Callable[[], Wish],
     on_end: Callable[[Ended], None],
 ) -> list[Ended]:
-    """Starts all runs and waits for them; whatever happens, none is alive afterwards.
+    """Starts all runs and waits for them. None is alive afterwards, whatever happens.
 
     Args:
         runs: what to start.
@@ -151,7 +151,7 @@ def _start(run: PlannedRun) -> subprocess.Popen[bytes]:
 
 
 def _stop(alive: Sequence[_Process], seconds: float, wish: Wish) -> None:
-    """Tells each once; again when its time is over or the user is impatient; then no more telling."""
+    """Signals each run once; again when its time is over or the user hurries; then kills it."""
     patience = HURRY_SECONDS if wish is Wish.HURRY else STOP_SECONDS + TERMINATE_SECONDS
     for process in alive:
         if process.signals == 0:

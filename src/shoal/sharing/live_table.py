@@ -118,7 +118,7 @@ class LiveTable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The last state stays, as a table."""
+        """Leaves the last state on the screen, as a table."""
         if self._live is not None:
             self._live.update(self._view(), refresh=True)
             self._live.stop()
@@ -127,7 +127,7 @@ class LiveTable:
             self._console.print(table(self._rows))
 
     def update(self, rows: Sequence[RunRow]) -> None:
-        """Takes the newest numbers, and shows them when it is time to."""
+        """Takes the newest numbers, and shows them when they are due."""
         self._rows = rows
         now = time.monotonic()
         if now < self._next:

@@ -1,7 +1,7 @@
-"""Member: one run's place in a group: its shard, its entry in the registry, and the others' rows.
+"""Membership, Storage: a run's identity in a group, and its shard there.
 
-Without a registry it is a shard that nobody else sees: its files are unlinked at once, so that not even a killed
-process leaves memory behind.
+Without a registry the shard is private: its files are unlinked at once, so that not even a killed process leaves memory
+behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shoal.sharing.shared_buffer import SharedBuffer
 
 @dataclass(frozen=True)
 class Membership:
-    """Who a run is in a group. The environment variables that `shoal share` sets fill in what nobody said."""
+    """A run's identity in a group. Environment variables, which `shoal share` sets, are the defaults."""
 
     registry: Registry | None
     buffer_id: str
@@ -53,7 +53,7 @@ class Membership:
         return Membership(joined, buffer_id, known.run_id, known.algorithm, known.env_id or env_id)
 
     def bounded(self, buffer_size: int) -> int:
-        """What the registry allows of it, with a word if that is less."""
+        """The buffer size, cut to the registry's limit with a warning."""
         most = self.registry.max_buffer_size if self.registry else buffer_size
         if most < buffer_size:
             warnings.warn(
@@ -64,7 +64,7 @@ class Membership:
         return min(buffer_size, most)
 
     def rejoined(self) -> Membership:
-        """The same, in another process: alone if the registry is gone."""
+        """The same; without a registry if that is gone."""
         return replace(self, registry=None) if self.registry is not None and _is_gone(self.registry) else self
 
 
@@ -107,22 +107,22 @@ class Storage:
 
     @property
     def lost(self) -> bool:
-        """Whether others removed the rows, taking this process for dead; they are still mapped here."""
+        """Whether others took this process for dead and removed its rows; they are still mapped here."""
         return self._presence is not None and self._presence.rows_lost
 
     def keep_private(self) -> None:
-        """Takes note that lost rows are not to be shared again."""
+        """Stops reporting lost rows: they will not be shared again."""
         if self._presence is not None:
             self._presence.rows_lost = False
 
     def remove(self) -> None:
-        """Takes the rows away; readers that map them keep what they map."""
+        """Removes the rows; readers that map them keep what they map."""
         if self.member.registry is not None:
             self.member.registry.deregister_buffer(self.member.buffer_id)
 
 
 _WRITTEN: weakref.WeakValueDictionary[tuple[Path, str], Storage] = weakref.WeakValueDictionary()
-"""What this process writes. A buffer of this process that is not here was replaced, for instance by loading one."""
+"""What this process writes. A buffer of this process that is missing here was replaced, for instance by loading one."""
 
 
 def _is_gone(registry: Registry) -> bool:
@@ -132,7 +132,7 @@ def _is_gone(registry: Registry) -> bool:
 
 
 def _own(member: Membership) -> Membership:
-    """The same member; under a new id if its buffer is being written already, by a live process or by this one."""
+    """The same member, with a new id if a live process, or this one, writes its buffer already."""
     assert member.registry is not None
     known = member.registry.entry(member.buffer_id)
     mine, written = (member.registry.path, member.buffer_id), member.registry.is_held(member.buffer_id)

@@ -1,7 +1,7 @@
-"""Peer: another run's shards. It may be sick, or written by anything: what it says is checked before it is believed.
+"""Opens another run's shards. Any program may have written them: everything is checked before it is used.
 
-What cannot be prevented: a peer that cuts one of its files short between two looks ends whoever reads there just then
-(the system sends SIGBUS). A run never does that to its own files.
+One thing cannot be prevented: a peer that truncates a file between two checks kills the process that reads it at that
+moment (SIGBUS). A run never does that to its own files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def open_peer(paths: Sequence[Path], schema: Schema | None = None, taken: Collec
     Args:
         paths: where its entry says they are.
         schema: of this run; the columns that are read must be alike. None: nothing is compared.
-        taken: shards that are read already: nobody's rows count twice.
+        taken: shards that are read already: no rows count twice.
 
     Raises:
         ReplayError: with the reason why this peer is not read.
@@ -46,7 +46,7 @@ def open_peer(paths: Sequence[Path], schema: Schema | None = None, taken: Collec
 
 def _open(path: Path, schema: Schema | None) -> ShardReader:
     theirs = read_info(path).schema
-    # Before anything is mapped: a column of objects would be read as pointers, and a name can be a path.
+    # Checked before mapping: a column of objects would be read as pointers, and a name can be a path.
     for column in theirs.columns:
         if np.dtype(column.dtype).kind not in "biuf" or not column.name.isidentifier():
             raise WrongSchema(f"its column {column.name!r} of {column.dtype} is none that a run writes")
@@ -67,14 +67,14 @@ def _difference(mine: Schema, theirs: Schema) -> str:
 
 
 def find_fault(shard: ShardReader) -> str:
-    """What is wrong now with files that were fine when they were opened; empty when nothing is."""
+    """What is wrong now with files that were fine when they were opened; empty if nothing is."""
     header = shard.header
     mapped: dict[str, tuple[object, int]] = {"header": (header.words.obj, header.words.nbytes)}
     mapped |= {name: (column.base, column.nbytes) for name, column in shard.by_lane.items()}
     for name, (file, nbytes) in mapped.items():
         if isinstance(file, mmap.mmap) and file.size() < nbytes:
             return f"its {name}.bin was cut to {file.size()} of {nbytes} bytes"
-    # A writer may be at work: claim moves first and is looked at on both sides of head.
+    # The writer may be active: claim moves first, so it is read before and after head.
     before, head, claim = header[Header.CLAIM], header[Header.HEAD], header[Header.CLAIM]
     if not 0 <= head <= claim <= LARGEST_COUNT or before > head + shard.rows:
         return f"its header is damaged (head {head}, claim {claim}, {shard.rows} rows)"

@@ -1,4 +1,4 @@
-"""Pool: the buffers of a group as one run sees them, its own first, and draws from them."""
+"""Pool: the buffers of a group from the view of one run, its own first, and draws from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shoal.sharing.strategies import NEWEST, Strategy, pool_draws, pool_weights
 from shoal.types import Transition
 
 REFRESH_SECONDS = 1.0
-"""Between two looks at who is there."""
+"""Time between two looks at the registry."""
 
 
 @dataclass
@@ -33,30 +33,30 @@ class Drawn:
     run_id: str = ""
     samples: int = 0
     age: float = 0.0
-    """Sum over samples: how many rows of its lane are newer."""
+    """Sum over samples of the number of newer rows in the lane."""
 
 
 @dataclass
 class _Buffer:
-    """One buffer of the pool: its shards lie side by side in the table, from `place` on."""
+    """One buffer of the pool: its shards are neighbours in the table, from `place` on."""
 
     entry: SharedBuffer | None
-    """None for one's own."""
+    """None for this run's own."""
     count: int
     place: int = 0
     drawn: Drawn = field(default_factory=Drawn)
 
     @property
     def mine(self) -> slice:
-        """Its places in the table."""
+        """Its indices in the table."""
         return slice(self.place, self.place + self.count)
 
 
 class Pool:
-    """Draws from a group's buffers by a strategy. Peers that do not fit, or hand out what nobody may learn from, are
-    refused and named; the others are read all the same.
+    """Draws from a group's buffers by a strategy. Peers that do not fit, or hand out unusable rows, are refused and
+    named. The others are read.
 
-    One thread draws. Others may ask for `peers`, `refused`, `counted` and `sizes`.
+    One thread draws. Other threads may read `peers`, `refused`, `counted` and `sizes`.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Pool:
         strategy: which buffers are drawn from.
         ratio: the pool's part of a batch.
         n_steps: steps of a transition.
-        before: rows before the first that a stack of frames reaches back.
+        before: rows read before the first one, for stacked frames.
         seed: of the draws.
-        table: one that holds this run's shards already.
-        soundness: what is asked of others' rows; by default that they are finite.
+        table: a table that holds this run's shards already.
+        soundness: what others' rows must fulfil; by default they must be finite.
         counted: what an earlier pool of this run has read.
         """
         self._registry, self._own_id, self._description = registry, own_id, description
@@ -97,13 +97,13 @@ class Pool:
         self._buffers = [_Buffer(None, len(own))]
         self._looked = -REFRESH_SECONDS
         self.refused: dict[str, str] = {}
-        """Run to reason; never changed, only replaced."""
+        """Run to reason. Never changed, only replaced, because other threads read it."""
         self.known: dict[str, Drawn] = {} if counted is None else counted
-        """What was read of each buffer, also of those that left."""
+        """What was read from each buffer, including those that left."""
         self._soundness = soundness or Soundness()
-        self._sick: dict[str, tuple[SharedBuffer, str]] = {}  # until they announce themselves anew
+        self._sick: dict[str, tuple[SharedBuffer, str]] = {}  # until they announce themselves again
         self._lock = threading.Lock()  # held while buffers come and go
-        self._chances: npt.NDArray[np.float64] | None = None  # of each shard to be drawn from; None: of nobody
+        self._chances: npt.NDArray[np.float64] | None = None  # probability of each shard; None: nobody to draw from
         self._counts: npt.NDArray[np.int64] = np.zeros(len(own), np.int64)
 
     @property
@@ -116,7 +116,7 @@ class Pool:
         return [buffer.entry for buffer in self._buffers if buffer.entry is not None]
 
     def refresh(self) -> None:
-        """Looks who joined and who left, and what they wrote, unless that was done a moment ago."""
+        """Looks for buffers that joined or left and for new rows, at most once per REFRESH_SECONDS."""
         now = time.monotonic()
         if now - self._looked < REFRESH_SECONDS:
             return
@@ -143,7 +143,7 @@ class Pool:
             self._plan()
 
     def _find_faults(self) -> None:
-        """Looks whether the files of peers are still what they were when they were opened."""
+        """Checks whether the files of peers are still as they were when they were opened."""
         for buffer in self._buffers[1:]:
             assert buffer.entry is not None
             if why := next(filter(None, map(find_fault, self.table.shards[buffer.mine])), ""):
@@ -163,14 +163,14 @@ class Pool:
             if self._draws.draw(counts, self._rng, keys, at):
                 self._counts += counts
                 return True
-            # One that has nothing to give now does not keep the others from giving; it is asked again at the next look.
+            # A shard without usable rows does not stop the others; it is tried again after the next look.
             self._chances[self._draws.barren] = 0.0
             total = self._chances.sum()
             self._chances = self._chances / total if total > 0 else None
         return False
 
     def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
-        """Draws places anew that cannot be used, from windows as they are now; False when there is nobody."""
+        """Replaces draws that cannot be used, from windows as they are now; False when there is nobody to draw from."""
         shard = keys.shard[places]
         np.subtract.at(self._counts, shard, 1)
         np.subtract.at(self._draws.ages, shard, self._draws.stop[shard] - 1 - keys.logical[places])
@@ -184,7 +184,7 @@ class Pool:
         return True
 
     def _plan(self) -> None:
-        """How likely each shard is to be drawn from, until the next look."""
+        """Computes the probability of each shard, for use until the next look."""
         self._draws.look()
         if self._strategy == "newest":
             self._draws.keep_newest(NEWEST)
@@ -202,12 +202,12 @@ class Pool:
         self._chances = chances / chances.sum() if weights.any() else None
 
     def _held(self) -> npt.NDArray[np.int64]:
-        """Rows of each buffer, those beside the writer too that are not drawn."""
+        """Rows of each buffer, including those close to the writer, which are not drawn."""
         rows = [min(shard.head, shard.rows) * shard.lanes for shard in self.table.shards]
         return np.array([sum(rows[buffer.mine]) for buffer in self._buffers], np.int64)
 
     def _settle(self) -> None:
-        """Adds up what was read since the last look, before places in the table change."""
+        """Adds up what was read since the last look, before indices in the table change."""
         for buffer in self._buffers:
             buffer.drawn.samples += int(self._counts[buffer.mine].sum())
             buffer.drawn.age += int(self._draws.ages[buffer.mine].sum())
@@ -222,7 +222,7 @@ class Pool:
         return np.concatenate([torn, self.unsound(keys, whole, batch)])
 
     def unsound(self, keys: Keys, places: npt.NDArray[np.int64], batch: Transition) -> npt.NDArray[np.int64]:
-        """Those of the places where another run's row holds what nobody may learn from. That run is read no more."""
+        """Those of the places where another run's row is unusable. That run is no longer read."""
         foreign = places[keys.shard[places] >= self._buffers[0].count]
         fault = self._soundness.fault(batch, foreign) if len(foreign) else None
         if fault is None:
@@ -238,7 +238,7 @@ class Pool:
         return bad
 
     def counted(self) -> dict[str, Drawn]:
-        """What was read of every run but one's own, by run. Changes nothing: another thread may ask."""
+        """What was read from the other runs, by run. Changes nothing, because other threads may call it."""
         totals: dict[str, Drawn] = {}
         with self._lock:
             for drawn in self.known.values():
@@ -265,13 +265,13 @@ class Pool:
         return np.array([rows[buffer.mine].sum() for buffer in self._buffers], np.int64)
 
     def _attach(self, entry: SharedBuffer, description: Description) -> str:
-        """Takes a peer in; or says why it is refused."""
+        """Adds a peer; returns why it is refused, or an empty text."""
         if difference := self._description.difference(description):
             return difference
         try:
             shards = open_peer(entry.shards, self._schema, {shard.path for shard in self.table.shards})
         except ReplayError as error:
-            # Nothing is said about one that left between two looks.
+            # A peer that left between two looks is not worth a message.
             return str(error) if self._registry.folder(entry.buffer_id).is_dir() else ""
         place = len(self.table.shards)
         for shard in shards:

@@ -5,14 +5,12 @@
     <registry>/<buffer_id>/alive        which process holds the buffer, touched by it every few seconds
     <registry>/<buffer_id>/shard/       the rows (a Shoal run's own shards lie elsewhere; the entry says where)
 
-A buffer whose process has ended, and that has been silent for `stale_seconds`, is removed by whoever notices, with its
-rows: the folder is renamed first, so that only one process removes it and nobody finds half of it. Rows that a reader
-still maps stay readable. A process that was only suspended keeps its buffer, however long. Whether a process of another
-container lives cannot be told: its silence decides, and if it was alive it announces itself again.
+A buffer whose process has ended, and that has been silent for `stale_seconds`, is removed with its rows by any process
+that notices. The folder is renamed first, so that only one process removes it and no reader finds half of it. Rows that
+a reader still maps stay readable. A suspended process keeps its buffer, however long. Whether a process of another
+container lives is unknown: silence alone decides, and a process that was alive announces itself again.
 
-What others wrote here is not trusted: an entry that cannot be read is passed over, and named by `look`.
-
-Runs on other machines are not reached by a folder. They will have a registry of the same methods on Ray.
+What others wrote here is not trusted: an entry that cannot be read is skipped, and named by `look`.
 """
 
 from __future__ import annotations
@@ -47,15 +45,15 @@ BUFFER_ID, RUN_ID, ENV_ID = "SHOAL_BUFFER_ID", "SHOAL_RUN_ID", "SHOAL_ENV_ID"
 _FORMAT = 1
 _ENTRY, _PROCESS = TypeAdapter(SharedBuffer), TypeAdapter(ProcessId)
 _MOST_BYTES = 1 << 20
-"""Of an entry; a usual one has about a thousand."""
+"""The largest entry that is read; a usual one has about a thousand bytes."""
 _PRESENT: dict[tuple[Path, str], Presence] = {}
-"""Buffers that this process announced, by registry and id, whichever `Registry` it was done by."""
+"""Buffers that this process announced, by registry and id, through any `Registry` object."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_PRESENT.clear)  # threads do not survive a fork
 
 
 class Look(NamedTuple):
-    """What is in a registry: its buffers, and why others of them cannot be read, by their ids."""
+    """What is in a registry: its buffers, and why some cannot be read, by id."""
 
     entries: list[SharedBuffer]
     damaged: dict[str, str]
@@ -76,11 +74,11 @@ class Registry:
             raise ConfigError(
                 f"{self.path} is no registry ({error}). Make one with create_distributed_registry(path=...)."
             ) from error
-        self._seen: dict[str, tuple[float, float]] = {}  # sign of life, and when by our own clock it was seen first
+        self._seen: dict[str, tuple[float, float]] = {}  # last sign of life, and when it was first seen here
         self._owner = False
 
     def register_buffer(self, run_id: str, algorithm: str, env_id: str = "") -> str:
-        """Announces a buffer; returns its id. Its first row makes it visible to others."""
+        """Announces a buffer; returns its id. Others see it from its first row on."""
         require_name("run_id", run_id)
         buffer_id = f"{run_id}_{time.time_ns() // 1_000_000}_{uuid.uuid4().hex[:4]}"
         self.announce(SharedBuffer(buffer_id, run_id, algorithm, os.getpid(), env_id=env_id))
@@ -109,25 +107,25 @@ class Registry:
         return presence
 
     def deregister_buffer(self, buffer_id: str) -> None:
-        """Removes a buffer and its rows; does nothing when it is gone already. A buffer that another live process holds
-        comes back: it has to be deregistered there.
+        """Removes a buffer and its rows, if they still exist. A buffer that another live process holds comes back: it
+        has to be deregistered there.
         """
         folder = self.folder(buffer_id)
         self._quiet(buffer_id)
         self._remove(folder)
 
     def hand_over(self, buffer_id: str) -> None:
-        """Leaves a buffer to the process that made the registry: its rows are served until that one has ended."""
+        """Gives a buffer to the process that made the registry: its rows are served until that process ends."""
         self._quiet(buffer_id)
         with contextlib.suppress(OSError):  # the registry is gone
             _put(self.folder(buffer_id) / "alive", self._read("registry.json")["maker"])
 
     def entries(self, *, sweep: bool = True) -> Iterator[SharedBuffer]:
-        """All buffers that are held by a process, or were until lately; with `sweep` the others are removed."""
+        """All buffers that a process holds or held until lately; with `sweep` the others are removed."""
         yield from self.look(sweep=sweep).entries
 
     def look(self, *, sweep: bool = True) -> Look:
-        """As `entries`, with those that are damaged."""
+        """As `entries`, and the damaged ones."""
         found = Look([], {})
         with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as listed:
             for folder in sorted(listed, key=lambda one: one.name):
@@ -140,14 +138,14 @@ class Registry:
                                 self._remove(Path(folder.path))
                         elif not folder.name.startswith("."):
                             found.entries.append(self._read_entry(folder.name))
-                except FileNotFoundError:  # half made or half removed
+                except FileNotFoundError:  # being made or removed
                     continue
                 except UNREADABLE as error:
                     found.damaged[folder.name] = f"its entry.json cannot be read ({one_line(repr(error))})"
         return found
 
     def entry(self, buffer_id: str) -> SharedBuffer | None:
-        """One buffer; None when there is no such, or it is just being written, or cannot be read."""
+        """One buffer; None when there is none, or its entry cannot be read."""
         with contextlib.suppress(*UNREADABLE):
             return self._read_entry(buffer_id)
         return None
@@ -194,7 +192,7 @@ class Registry:
         return stats
 
     def stop(self) -> None:
-        """Ends this process's part; the process that made the registry removes it, with all its buffers."""
+        """Stops this process's signs of life; the process that made the registry removes it, with all buffers."""
         for path, buffer_id in list(_PRESENT):
             if path == self.path:
                 self._quiet(buffer_id)
@@ -206,14 +204,14 @@ class Registry:
             presence.end()
 
     def _is_abandoned(self, folder: Path, sweep: bool) -> bool:
-        """Whether nobody holds a folder any more, and its rows were served long enough."""
+        """Whether no process holds a folder, and it has been silent for `stale_seconds`."""
         hidden = folder.name.startswith(".")
         holder = None if hidden else self._read_process(folder.name, "alive")
         if holder is not None and holder.lives:
-            return False  # silent or not: a machine that slept, a process that was stopped
+            return False  # even if silent: the machine slept, or the process was suspended
         sign = folder / "alive"
         touched = (sign if not hidden and os.path.lexists(sign) else folder).lstat().st_mtime
-        # Of a process that cannot be asked only silence that was seen counts: clocks are set, machines sleep.
+        # For a process elsewhere only silence that was observed counts: clocks are set, machines sleep.
         elsewhere = sweep and holder is not None and not holder.here
         now = time.monotonic()
         seen, since = self._seen.get(folder.name, (math.nan, now))
@@ -224,7 +222,7 @@ class Registry:
 
     def _remove(self, folder: Path) -> None:
         away = folder.with_name(f".{folder.name.lstrip('.')}-{uuid.uuid4().hex[:8]}")
-        with contextlib.suppress(OSError):  # somebody else was first
+        with contextlib.suppress(OSError):  # another process was first
             folder.rename(away)
             shutil.rmtree(away, ignore_errors=True)
 
@@ -232,7 +230,7 @@ class Registry:
         return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A model saved with a registry is loaded long after that is gone, too: `exists` says so.
+        # A saved model may be loaded when its registry is gone: `exists` tells.
         self.path, self._seen, self._owner = state["path"], {}, False
         self.max_buffer_size, self.min_buffer_size, self.stale_seconds = 1_000_000, MIN_BUFFER_SIZE, STALE_SECONDS
         if self.exists:
@@ -263,7 +261,7 @@ def create_distributed_registry(
         max_buffer_size: most rows a buffer may hold.
         path: its folder; by default a new one on shared memory. Other processes join with `connect_registry(path)`.
         min_buffer_size: rows a peer must have before it is sampled.
-        stale_seconds: a buffer silent for so long is removed.
+        stale_seconds: a buffer that is silent for so long is removed.
     """
     if max_buffer_size < 1 or min_buffer_size < 1 or not stale_seconds > 0:
         raise ConfigError(
@@ -273,19 +271,15 @@ def create_distributed_registry(
     folder = sharing_folder(f"registry-{uuid.uuid4().hex[:8]}") if path is None else Path(path)
     if _holds_other_files(folder):
         raise ConfigError(
-            f"{folder} holds other files, and a registry removes all that is in its folder: name a new one."
+            f"{folder} holds other files, and a registry removes everything in its folder: name a new one."
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings: dict[str, object] = {
-        "format": _FORMAT,
-        "max_buffer_size": max_buffer_size,
-        "min_buffer_size": min_buffer_size,
-    }
-    settings |= {"stale_seconds": stale_seconds, "maker": asdict(ProcessId.current())}
+    sizes = {"max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size}
+    settings = {"format": _FORMAT, **sizes, "stale_seconds": stale_seconds, "maker": asdict(ProcessId.current())}
     building = folder / f".registry.json.{uuid.uuid4().hex[:8]}"
     building.write_text(json.dumps(settings, indent=1))
     try:
-        os.link(building, folder / "registry.json")  # unlike a rename it never replaces: the first one makes it
+        os.link(building, folder / "registry.json")  # unlike a rename it never replaces: the first process makes it
         made = True
     except FileExistsError:
         made = False
@@ -299,12 +293,12 @@ def create_distributed_registry(
 def _holds_other_files(folder: Path) -> bool:
     if not folder.is_dir() or (folder / "registry.json").is_file():
         return False
-    # What another process that makes the same registry just now has there does not count.
+    # Files of another process that is making the same registry do not count.
     return any(not one.name.startswith((".registry.json.", "registry.json")) for one in folder.iterdir())
 
 
 def connect_registry(path: Path | str | None = None) -> Registry:
-    """Joins a registry that another process made; without a path, the one that SHOAL_REGISTRY names."""
+    """Joins a registry that another process made; by default the one that SHOAL_REGISTRY names."""
     named = path or os.environ.get(REGISTRY)
     if not named:
         raise ConfigError(f"No registry was named: give its path, or set {REGISTRY} to it.")

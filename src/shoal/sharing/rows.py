@@ -1,7 +1,6 @@
 """Observations and actions of Stable-Baselines3 as rows of a shard.
 
-A dict observation is packed into one row of bytes, so that it is one column like any other: one copy to write, one
-stretch to read.
+A dict observation is packed into one row of bytes. So it is one column like any other, written and read with one copy.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from shoal.sharing.description import Description, describe_space
 from shoal.types import Array
 
 ALIGN = 8
-"""Fields of a packed observation begin at multiples of this, so that their values can be read in place."""
+"""Parts of a packed observation start at multiples of this many bytes, so that they can be read in place."""
 
 
 class Packing:
-    """Where the parts of a dict observation lie in its row."""
+    """The layout of a dict observation in its row."""
 
     def __init__(self, space: spaces.Dict, shapes: dict[str, tuple[int, ...]]) -> None:
         """Args:
@@ -32,7 +31,7 @@ class Packing:
         """
         self.nbytes = 0
         placed: dict[str, tuple[int, tuple[int, ...], Any]] = {}
-        for key, shape in sorted(shapes.items()):  # as they are described: the order of a space means nothing
+        for key, shape in sorted(shapes.items()):  # the order of a space's keys means nothing
             dtype = np.dtype(space.spaces[key].dtype)
             placed[key] = (self.nbytes, shape, dtype)
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
@@ -55,38 +54,23 @@ class Packing:
         return parts
 
 
-def transition_schema(
-    observation: gymnasium.Space[Any],
-    obs_shape: tuple[int, ...],
-    action: gymnasium.Space[Any],
-    action_dim: int,
-    action_dtype: Any,
-    packing: Packing | None,
-    *,
-    with_next: bool,
-) -> Schema:
+Kind = tuple[Any, tuple[int, ...]]
+"""A dtype and a shape."""
+
+
+def transition_schema(obs: Kind, action: Kind, *, with_next: bool) -> Schema:
     """The columns of a run that hands over whole transitions.
 
     Args:
-        observation: its observation space.
-        obs_shape: shape of a stored observation.
-        action: its action space.
-        action_dim: numbers in an action.
-        action_dtype: their dtype.
-        packing: of a dict observation.
+        obs: a stored observation.
+        action: a stored action.
         with_next: whether each row holds the next observation itself, rather than the row after it.
     """
-    if packing is not None:
-        obs = Column("obs", "uint8", (packing.nbytes,))
-    else:
-        obs = Column("obs", np.dtype(observation.dtype).name, obs_shape)
-    # One number is stored as one number, as Shoal's own runs do it.
-    shape = () if isinstance(action, spaces.Discrete) else (action_dim,)
-    columns = [obs, Column("action", np.dtype(action_dtype).name, shape), Column("reward", "float32")]
-    columns += [Column("terminated", "bool"), Column("truncated", "bool"), Column("boundary", "uint8")]
+    kinds = {"obs": obs, "action": action, "reward": (np.float32, ()), "terminated": (np.bool_, ())}
+    kinds |= {"truncated": (np.bool_, ()), "boundary": (np.uint8, ())}
     if with_next:
-        columns.append(Column("next_obs", obs.dtype, obs.shape))
-    return Schema(tuple(columns))
+        kinds["next_obs"] = obs
+    return Schema(tuple(Column(name, np.dtype(dtype).name, shape) for name, (dtype, shape) in kinds.items()))
 
 
 def describe_sb3(
@@ -99,7 +83,7 @@ def describe_sb3(
 
 
 def require_finite(run_id: str, row: int, obs: Any, next_obs: Any, action: Array, reward: Array) -> None:
-    """Refuses a step that would ruin every run that draws it."""
+    """Refuses a step with NaN or an infinity: every run that draws it would break."""
     if _finite(obs) and _finite(next_obs) and _finite(action) and _finite(reward):
         return
     for what, values in (("observation", obs), ("observation", next_obs), ("action", action), ("reward", reward)):
@@ -115,7 +99,7 @@ def require_finite(run_id: str, row: int, obs: Any, next_obs: Any, action: Array
 def _finite(values: Any) -> bool:
     if isinstance(values, dict):
         return all(map(_finite, values.values()))
-    # Few numbers by way of a list: numpy's check takes several times as long for them.
+    # A list is several times as fast as numpy for few numbers.
     if values.dtype.kind != "f" or (values.size <= _FEW and math.isfinite(sum(values.ravel().tolist()))):
         return True
     return bool(np.count_nonzero(np.isfinite(values)) == values.size)

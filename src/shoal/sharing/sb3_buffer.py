@@ -1,11 +1,11 @@
 """DistributedReplayBuffer: Stable-Baselines3's replay buffer on a shard, so that other runs can read it in place.
 
 Pass it as `replay_buffer_class`; it takes vector, image and dict observations, several environments, VecNormalize,
-time-outs, `n_steps` and `optimize_memory_usage` as SB3's own buffers do. Alone, it draws the very rows that SB3's
-buffer would draw from the same seed: training is the same to the last bit.
+time-outs, `n_steps` and `optimize_memory_usage` as SB3's own buffers do. Without a group it draws the same rows as
+SB3's buffer from the same seed: training is the same to the last bit.
 
-Where it differs from SB3's: returns of `n_steps` are summed in double precision, so their last bit may differ; and with
-VecNormalize such a return is scaled as a whole, not clipped step by step.
+Differences from SB3's buffer: returns of `n_steps` are summed in double precision, so their last bit may differ; and
+with VecNormalize such a return is scaled as a whole, not clipped step by step.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     def add(
         self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[dict[str, Any]]
     ) -> None:
-        """See `ReplayBuffer.add`. The first row makes the shard, and makes it known."""
+        """As `ReplayBuffer.add`. The first row makes the shard and announces it."""
         if self._storage is None:
             self._open()
         elif self._storage.lost:
@@ -135,21 +135,18 @@ class DistributedReplayBuffer(ReplayBuffer):
             self.full, self.pos = True, 0
 
     def _open(self) -> None:
-        """Makes the shard now rather than when the model is made: a model that is only loaded takes no memory."""
-        schema = transition_schema(
-            self.observation_space,
-            self.obs_shape if self._packing is None else (),
-            self.action_space,
-            self.action_dim,
-            self._action_dtype,
-            self._packing,
-            with_next=not self.optimize_memory_usage,
-        )
+        """Makes the shard. Not done when the model is made: a model that is only loaded takes no memory."""
+        obs: Any = (self.observation_space.dtype, self.obs_shape)
+        if self._packing is not None:
+            obs = (np.uint8, (self._packing.nbytes,))
+        # One number is stored as one number, as Shoal's own runs do it.
+        action = (self._action_dtype, () if isinstance(self.action_space, spaces.Discrete) else (self.action_dim,))
+        schema = transition_schema(obs, action, with_next=not self.optimize_memory_usage)
         spaces_of = (self._member.env_id, self.observation_space, self.action_space)
         description = describe_sb3(*spaces_of, time_outs=self.handle_timeout_termination)
         self._storage = storage = Storage(self._member, schema, self.buffer_size, self.n_envs, description)
         self._member, self._writer, self._schema = storage.member, storage.writer, schema
-        # Seeded without drawing from SB3's generator, whose draws must stay what they would be without sharing.
+        # Seeded without drawing from SB3's generator, whose draws must be the same as without sharing.
         seed = int(np.random.get_state()[1][0])  # type: ignore[index]
         self._pool: Pool | None = None
         if self._member.registry is not None:
@@ -168,7 +165,7 @@ class DistributedReplayBuffer(ReplayBuffer):
             self._restore(self._saved)
 
     def _reopen(self) -> None:
-        """Makes a new shard for rows that others removed, taking this run for dead; they are still mapped here."""
+        """Makes a new shard after others took this run for dead and removed its rows; they are still mapped here."""
         assert self._storage is not None
         lost, self._saved, said = self._storage, self._rows(), "its rows are shared again"
         try:
@@ -184,7 +181,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         return {name: column[: self.size() + 1].copy() for name, column in self._writer.columns.items()}
 
     def _restore(self, rows: dict[str, Array]) -> None:
-        """Puts loaded rows where they were in the ring, so that the same draws find them."""
+        """Puts loaded rows back where they were in the ring, so that the same draws find them."""
         self._saved = None
         self._writer.append_chunk({name: column[: self.size()] for name, column in rows.items()})
         if self.full and self.pos:
@@ -195,7 +192,7 @@ class DistributedReplayBuffer(ReplayBuffer):
     # -- reading
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """See `ReplayBuffer.sample`: the run's own rows, and from the pool the configured part."""
+        """As `ReplayBuffer.sample`: the configured part comes from the pool, the rest from the run's own rows."""
         if self._storage is None:
             if self._saved is None:
                 raise ConfigError("Nothing was added to this buffer yet: there is nothing to sample.")
@@ -272,7 +269,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         return {key: self._to_device(np.ascontiguousarray(part)) for key, part in parts.items()}  # type: ignore[union-attr]
 
     def _to_device(self, array: Any) -> torch.Tensor:
-        """As `to_torch`, without a copy: these arrays are nobody else's."""
+        """As `to_torch`, without a copy: nothing else uses these arrays."""
         tensor = torch.from_numpy(array)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)
 
@@ -282,10 +279,10 @@ class DistributedReplayBuffer(ReplayBuffer):
                 self._warned.add(run)
                 warnings.warn(f"Not sharing with {run}: {why}.", stacklevel=3)
 
-    # -- what SB3's buffers offer besides
+    # -- other methods of SB3's buffers
 
     def reset(self) -> None:
-        """Forgets all rows, here and for the others."""
+        """Removes all rows, also for the others."""
         super().reset()
         self._saved = None
         if self._storage is not None:
@@ -309,36 +306,22 @@ class DistributedReplayBuffer(ReplayBuffer):
         column = self._writer.columns[name]
         return self._packing.unpack(column) if self._packing and name.endswith("obs") else column
 
-    @property
-    def observations(self) -> Any:  # type: ignore[override]
-        """[T, N, ...], in place; a dict of them for dict observations."""
-        return self._column("obs")
+    # [T, N, ...], in place; observations are dicts of them for dict observations.
+    observations: Any = property(lambda self: self._column("obs"))
+    next_observations: Any = property(lambda self: self._column("next_obs"))
+    rewards: Any = property(lambda self: self._column("reward"))
+    timeouts: Any = property(lambda self: self._column("truncated"))
 
     @property
-    def next_observations(self) -> Any:  # type: ignore[override]
-        """[T, N, ...], in place."""
-        return self._column("next_obs")
-
-    @property
-    def actions(self) -> Array:  # type: ignore[override]
+    def actions(self) -> Any:  # type: ignore[override]
         """[T, N, action_dim], in place."""
-        return self._column("action").reshape(self.buffer_size, self.n_envs, self.action_dim)  # type: ignore[no-any-return]
+        return self._column("action").reshape(self.buffer_size, self.n_envs, self.action_dim)
 
     @property
-    def rewards(self) -> Array:  # type: ignore[override]
-        """[T, N], in place."""
-        return self._column("reward")  # type: ignore[no-any-return]
-
-    @property
-    def timeouts(self) -> Array:  # type: ignore[override]
-        """[T, N] which ends were time-outs, in place."""
-        return self._column("truncated")  # type: ignore[no-any-return]
-
-    @property
-    def dones(self) -> Array:  # type: ignore[override]
+    def dones(self) -> Any:  # type: ignore[override]
         """[T, N] which steps ended an episode: in place where time-outs are not told from ends, else a copy."""
         ended = self._column("terminated")
-        return ended | self.timeouts if self.handle_timeout_termination else ended  # type: ignore[no-any-return]
+        return ended | self.timeouts if self.handle_timeout_termination else ended
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name not in _VOLATILE}
@@ -353,4 +336,4 @@ class DistributedReplayBuffer(ReplayBuffer):
 
 
 _VOLATILE = {"_storage", "_writer", "_pool", "_table", "_packed", "_packed_next", "_counted"}
-"""What belongs to this process and is made anew where a buffer is loaded."""
+"""What belongs to this process and is recreated where a buffer is loaded."""

@@ -1,4 +1,4 @@
-"""On-policy runs of Stable-Baselines3 give and do not take; and what a run read is logged."""
+"""On-policy runs of Stable-Baselines3 contribute their steps and read none; a callback logs what a run reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SIZE = 100_000
 
 
 class ContributingVecEnv(VecEnvWrapper):
-    """Writes every step of PPO, A2C … into a buffer of the group, from which off-policy runs learn.
+    """Writes every step of PPO, A2C … into a buffer of the group, for off-policy runs to learn from.
 
-    Put it under VecNormalize: raw values are shared, each run normalises with its own statistics.
+    Put it inside VecNormalize: raw values are shared, and each run normalises with its own statistics.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ContributingVecEnv(VecEnvWrapper):
         self._actions: Array = np.empty(0)
 
     def reset(self) -> Any:
-        """Starts all episodes anew."""
+        """Starts new episodes."""
         self._obs = _kept(self.venv.reset())
         return self._obs
 
@@ -68,7 +68,7 @@ class ContributingVecEnv(VecEnvWrapper):
         self.venv.step_async(actions)
 
     def step_wait(self) -> Any:
-        """Takes the answer, and writes the step down."""
+        """Takes the answer and stores the step."""
         obs, rewards, dones, infos = self.venv.step_wait()
         following = _kept(obs)
         for lane in np.flatnonzero(dones):
@@ -89,7 +89,7 @@ class ContributingVecEnv(VecEnvWrapper):
 
 
 class SharingCallback(BaseCallback):
-    """Records what was read from whom, as `share/...`, beside SB3's own values."""
+    """Logs what was read from whom, as `share/...`, beside SB3's own values."""
 
     def _on_rollout_end(self) -> None:
         buffer = getattr(self.model, "replay_buffer", None)
@@ -107,7 +107,7 @@ def share_metrics(buffer: DistributedReplayBuffer) -> dict[str, float]:
 
 
 def _kept(obs: Any) -> Any:
-    """A copy: vector environments may use their arrays again."""
+    """A copy: vector environments may reuse their arrays."""
     return {key: part.copy() for key, part in obs.items()} if isinstance(obs, dict) else np.array(obs)
 
 

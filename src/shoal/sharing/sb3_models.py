@@ -1,4 +1,4 @@
-"""Environments and models of Stable-Baselines3, from settings. Nothing here is imported before it is needed."""
+"""Makes environments and models of Stable-Baselines3 from settings. Imports the package only when it is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOISES = {"normal": "NormalActionNoise", "ornstein-uhlenbeck": "OrnsteinUhlenbe
 _GAMMA = 0.99
 """The default of every algorithm of Stable-Baselines3."""
 EVALUATION_SEED = 10_000
-"""Added to a run's seed for the environment it is judged in."""
+"""Added to a run's seed for its evaluation environment."""
 
 
 def sb3_class(algo: str) -> Any:
@@ -58,11 +58,11 @@ def check_hyperparameters(given: Mapping[str, Any]) -> list[ConfigError]:
 
 
 def make_vec_env(settings: Sb3EnvSettings, most_steps: int | None = None) -> VecEnv:
-    """The environments, monitored; not normalised yet.
+    """The environments, monitored but not normalised.
 
     Args:
         settings: which, and how many.
-        most_steps: cuts longer episodes; None: the environment's own limit alone does.
+        most_steps: cuts longer episodes; None: only the environment's own limit does.
     """
     import gymnasium
     from gymnasium.wrappers import TimeLimit
@@ -77,7 +77,7 @@ def make_vec_env(settings: Sb3EnvSettings, most_steps: int | None = None) -> Vec
 
 
 def make_evaluation_env(settings: Sb3Settings) -> VecEnv:
-    """One environment of its own; with VecNormalize it shows true rewards and learns no statistics."""
+    """One separate environment; with VecNormalize it returns true rewards and updates no statistics."""
     from stable_baselines3.common.vec_env import VecNormalize
 
     env = make_vec_env(settings.env.model_copy(update={"n_envs": 1}), settings.evaluation.max_episode_steps)
@@ -86,7 +86,7 @@ def make_evaluation_env(settings: Sb3Settings) -> VecEnv:
 
 
 def make_model(settings: Sb3Settings) -> Any:
-    """The model with its environments. Sharing comes from the environment variables, if they name a registry."""
+    """The model with its environments. It shares if the environment variables name a registry."""
     import torch
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -113,7 +113,7 @@ def _buffer_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _contributing(env: VecEnv) -> VecEnv:
-    """Inside of VecNormalize, so that what is shared is raw."""
+    """Inside VecNormalize, so that raw values are shared."""
     from shoal.sharing import ContributingVecEnv
     from shoal.sharing.registry import REGISTRY
 
@@ -126,7 +126,7 @@ def _action_size(env: VecEnv) -> int:
 
 
 def _prepared(given: Mapping[str, Any], actions: int) -> dict[str, Any]:
-    """Values as the classes take them, where YAML has no such type."""
+    """Converts values for which YAML has no type to what the classes take."""
     arguments = copy.deepcopy(dict(given))  # SB3 writes into policy_kwargs
     if isinstance(frequency := arguments.get("train_freq"), list):
         arguments["train_freq"] = tuple(frequency)

@@ -11,7 +11,7 @@ from shoal.sharing.description import environment_id
 Sb3Algorithm = Literal["SAC", "TD3", "DDPG", "DQN", "PPO", "A2C", "QRDQN", "TQC"]
 SB3_ALGORITHMS: tuple[str, ...] = get_args(Sb3Algorithm)
 ON_POLICY = frozenset({"PPO", "A2C"})
-"""They learn from what they did just now: other runs may read their steps, they read nobody's."""
+"""They learn only from their newest steps: other runs may read these, they read no others."""
 
 
 class _Section(BaseModel):
@@ -19,7 +19,7 @@ class _Section(BaseModel):
 
 
 class Sb3EnvSettings(_Section):
-    """Which environment, and how many of it."""
+    """Which environment, and how many copies of it."""
 
     id: str = Field(min_length=1, description="Gymnasium id; `package:Id-v0` imports the package first.")
     n_envs: int = Field(1, ge=1, le=4096, description="Environments, one after the other in the run's process.")
@@ -28,7 +28,7 @@ class Sb3EnvSettings(_Section):
 
     @property
     def sharing_id(self) -> str:
-        """What must be alike for steps of two runs to mean the same: other arguments make another environment."""
+        """The environment with its arguments: other arguments make another environment."""
         return environment_id(self.id, self.kwargs)
 
 

@@ -1,4 +1,4 @@
-"""What a Stable-Baselines3 run says about itself at its end: its `summary.json`."""
+"""Sb3Summary: what came out of a Stable-Baselines3 run, as its `summary.json` holds it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One Stable-Baselines3 run, from its settings to its model: what a process of `shoal share` does.
 
-It takes functions to report to and to be stopped by, so it does not know who started it, or where its numbers go.
+The caller passes functions for reporting and stopping. The run does not know where its numbers go.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Write = Callable[[int, Mapping[str, float], float], None]
 MODEL, STATISTICS = "model.zip", "vecnormalize.pkl"
 _LINE_SECONDS = 2.0
 _KEPT = "train/"
-"""Of what Stable-Baselines3 logs; the rest is computed here, at the moment of the line."""
+"""What is kept of Stable-Baselines3's log; the rest is computed here for every line."""
 
 
 class _Stopped(Exception):
@@ -38,7 +38,7 @@ class _Stopped(Exception):
 
 
 class _Latest(KVWriter):
-    """The newest value of everything that is logged: Stable-Baselines3 forgets it when it writes its table."""
+    """Keeps the newest value of everything that is logged: Stable-Baselines3 drops it when it writes its table."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -58,7 +58,7 @@ class _Latest(KVWriter):
 
 
 class _Reporter(BaseCallback):
-    """Writes a line every two seconds, judges the policy from time to time, and stops when it is told to."""
+    """Writes a line every two seconds, evaluates the policy from time to time, and stops the run when asked."""
 
     def __init__(self, settings: Sb3Settings, judged: VecEnv, write: Write, stopped: Callable[[], bool]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Reporter(BaseCallback):
         return not self.interrupted
 
     def judge(self) -> None:
-        """Plays deterministic episodes, and writes what came out."""
+        """Plays deterministic episodes and writes their returns."""
         if self._judged_at == self.num_timesteps:
             return
         began = time.monotonic()
@@ -155,10 +155,10 @@ class _Reporter(BaseCallback):
 
 
 def train(settings: Sb3Settings, folder: Path, write: Write, stopped: Callable[[], bool]) -> Sb3Summary:
-    """Trains to the end, or until it is stopped, and saves the model.
+    """Trains until it ends or is stopped, and saves the model.
 
     Args:
-        settings: the run's; sharing comes from the environment variables of `shoal.sharing`.
+        settings: the run's; the environment variables of `shoal.sharing` say what it shares.
         folder: where `model.zip` goes, and VecNormalize's statistics.
         write: takes a line of metrics.
         stopped: asked after every step.

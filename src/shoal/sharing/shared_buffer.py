@@ -13,7 +13,7 @@ from shoal.errors import ConfigError, ShoalError
 from shoal.sharing.description import Description
 
 UNREADABLE = (OSError, ShoalError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What reading a file that anybody may have written can raise."""
+"""Errors of reading a file that any program may have written."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Soundness: whether rows that another run wrote can be learned from. One NaN would ruin whoever draws it."""
+"""Soundness: checks that rows of other runs can be learned from. One NaN would break the run that draws it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = {"obs": "an observation", "next_obs": "an observation", "action": "an a
 
 
 def limits_of(space: gymnasium.Space[Any]) -> Limits:
-    """What its values lie between, for spaces that count: a network has no input or output for any other."""
+    """The range of a space of whole numbers: networks have no inputs or outputs for other values."""
     if isinstance(space, spaces.Discrete):
         return int(space.start), int(space.start + space.n - 1)
     if isinstance(space, spaces.MultiDiscrete):
@@ -36,8 +36,8 @@ class Soundness:
         unpack: Callable[[Array], Mapping[str, Array]] | None = None,
     ) -> None:
         """Args:
-        action: of actions.
-        obs: of observations, by part; the part "" is the whole.
+        action: limits of actions.
+        obs: limits of observations, by part; the part "" is the whole.
         unpack: from stored observations to their parts; None when there is only one.
         """
         self._action, self._obs, self._unpack = action, obs or {"": None}, unpack
@@ -55,14 +55,12 @@ class Soundness:
         return Soundness(limits_of(action), {key: limits_of(one) for key, one in parts.items()}, unpack)
 
     def fault(self, batch: Transition, places: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.bool_], str] | None:
-        """Which of some places of a batch nobody may learn from, and what the first of them holds; None when all are
-        well.
-        """
+        """Which of some places of a batch are unusable, and what the first of them holds; None when all are usable."""
         bad, said = np.zeros(len(places), np.bool_), ""
         for name, words in _WORDS.items():
             for values, limits in self._parts(name, getattr(batch, name)):
                 if values.dtype.kind != "f" and limits is None:
-                    continue  # pictures, mostly: every byte is a colour
+                    continue  # mostly images: every byte is valid
                 some = values[places].reshape(len(places), -1)
                 fine = np.isfinite(some) if limits is None else (some >= limits[0]) & (some <= limits[1])
                 if np.count_nonzero(fine) < fine.size:

@@ -3,9 +3,9 @@
 | strategy | the pool | each buffer in it is drawn |
 |---|---|---|
 | `self_heavy` | the other runs | in proportion to its size |
-| `uniform` | all runs, one's own too | equally often |
-| `weighted` | all runs, one's own too | in proportion to its size |
-| `newest` | the newest fifth of every run, one's own too | in proportion to its size |
+| `uniform` | all runs, its own included | equally often |
+| `weighted` | all runs, its own included | in proportion to its size |
+| `newest` | the newest fifth of every run, its own included | in proportion to its size |
 | `local_only` | nobody | |
 
 So with `self_heavy` a ratio of 0.2 means 20 % foreign rows; with `uniform` and four runs it means 15 %.
@@ -24,9 +24,9 @@ from shoal.errors import ConfigError, UnknownName
 Strategy = Literal["self_heavy", "uniform", "weighted", "newest", "local_only"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 STRATEGY, RATIO = "SHOAL_SHARE_STRATEGY", "SHOAL_CROSS_SAMPLE_RATIO"
-"""Environment variables that say them where no argument does."""
+"""Environment variables: the defaults of the arguments."""
 NEWEST = 0.2
-"""The share of each buffer that `newest` keeps to."""
+"""The share of each buffer that `newest` draws from."""
 
 
 def ratio_of(variable: str) -> float:
@@ -49,11 +49,11 @@ def check_strategy(strategy: str, ratio: float) -> None:
 
 
 def pool_weights(strategy: Strategy, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """How likely each buffer is to be drawn from; all zero when there is nobody to share with.
+    """[K] the probability of each buffer; all zero when there is nobody to share with.
 
     Args:
         strategy: one of `STRATEGIES`.
-        sizes: [K] rows of each buffer, one's own first; 0 for one that has too few.
+        sizes: [K] rows of each buffer, the run's own first; 0 for one that has too few.
     """
     weights = np.zeros(len(sizes))
     if strategy == "local_only" or not (sizes[1:] > 0).any():
@@ -69,9 +69,7 @@ def pool_weights(strategy: Strategy, sizes: npt.NDArray[np.int64]) -> npt.NDArra
 
 
 def pool_draws(ratio: float, batch: int, rng: np.random.Generator) -> int:
-    """How many of a batch come from the pool: `ratio * batch`, rounded up or down at random so that its mean is
-    exact.
-    """
+    """How many draws of a batch come from the pool: `ratio * batch`, rounded at random so that the mean is exact."""
     exact = ratio * batch
     whole = int(exact)
     return whole + (exact > whole and rng.random() < exact - whole)
