@@ -94,9 +94,9 @@ def _free_registry(path: Path) -> None:
 def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
     """A run of Stable-Baselines3."""
     from shoal.config.sb3_scenario import dump_sb3_yaml, load_sb3_scenario
+    from shoal.metrics_file import read_whole_lines
     from shoal.runtime.metrics import MetricsLog
     from shoal.runtime.run_folder import RunFolder
-    from shoal.sharing.live_table import read_tail
     from shoal.sharing.sb3_summary import Sb3Summary
 
     settings = load_sb3_scenario(Path(spec.scenario), spec.overrides)
@@ -113,9 +113,9 @@ def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
                 summary = train(settings, folder.path, log.write, stop.is_set)
         except BaseException as error:
             traceback.print_exc()
-            last = read_tail(folder.metrics_jsonl)
-            came = {"env_steps": int(last.get("step", 0)), "wall_seconds": float(last.get("wall", 0.0))}
-            summary = Sb3Summary("failed", error=f"{type(error).__name__}: {error}", **came)  # type: ignore[arg-type]
+            last = (read_whole_lines(folder.metrics_jsonl) or [{"step": 0, "wall": 0.0}])[-1]
+            said = f"{type(error).__name__}: {error}"
+            summary = Sb3Summary("failed", env_steps=last["step"], wall_seconds=last["wall"], error=said)
         folder.write_json("summary.json", summary)
     return int(summary.status == "failed")
 

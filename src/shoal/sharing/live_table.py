@@ -5,6 +5,7 @@ The numbers are the newest ones in each run's metrics.jsonl, so no run has to be
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.errors import UnsafePath
-from shoal.metrics_file import METRICS_FILE, read_whole_lines
+from shoal.metrics_file import METRICS_FILE, read_lines
 
 _TAIL_BYTES = 32_768
 _PACE_ROWS = 10
@@ -67,26 +68,14 @@ def read_row(name: str, algorithm: str, folder: Path, state: str, target: int | 
     """A run's newest numbers."""
     rows = _read_rows(folder / METRICS_FILE)
     state = "starting" if not rows and state == "running" else state
-    return RunRow(name, algorithm, state, reads, target, _newest(rows), _pace(rows[-_PACE_ROWS:]))
-
-
-def read_tail(path: Path) -> dict[str, Any]:
-    """The newest value of every name in the last lines of a metrics file; empty when there is none."""
-    return _newest(_read_rows(path))
+    newest = {name: value for row in rows for name, value in row.items()}
+    return RunRow(name, algorithm, state, reads, target, newest, _pace(rows[-_PACE_ROWS:]))
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        return read_whole_lines(path, last_bytes=_TAIL_BYTES)
-    except (OSError, UnsafePath):
-        return []
-
-
-def _newest(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for row in rows:
-        values |= row
-    return values
+    with contextlib.suppress(OSError, UnsafePath):
+        return [line.values for line in read_lines(path, last_bytes=_TAIL_BYTES) if line.values is not None]
+    return []
 
 
 def _pace(rows: Sequence[Mapping[str, Any]]) -> float | None:
