@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from shoal.envs.make import (
-    describe_env,
-    describe_spaces,
-    episode_limit,
-    make_env,
-    make_plain_env,
-    make_render_env,
-    reward_bound,
-)
-from shoal.envs.observations import ObservationMap
-from shoal.envs.registry import is_atari
-from shoal.envs.settings import EnvSettings
-from shoal.envs.spaces import ActionMap
-from shoal.envs.vector import Env
-
-__all__ = [
-    "ActionMap",
-    "Env",
-    "EnvSettings",
-    "ObservationMap",
-    "describe_env",
-    "describe_spaces",
-    "episode_limit",
-    "is_atari",
-    "make_env",
-    "make_plain_env",
-    "make_render_env",
-    "reward_bound",
-]
+from shoal.envs.make import describe_env as describe_env
+from shoal.envs.make import describe_spaces as describe_spaces
+from shoal.envs.make import episode_limit as episode_limit
+from shoal.envs.make import make_env as make_env
+from shoal.envs.make import make_plain_env as make_plain_env
+from shoal.envs.make import make_render_env as make_render_env
+from shoal.envs.make import reward_bound as reward_bound
+from shoal.envs.observations import ObservationMap as ObservationMap
+from shoal.envs.registry import is_atari as is_atari
+from shoal.envs.settings import EnvSettings as EnvSettings
+from shoal.envs.spaces import ActionMap as ActionMap
+from shoal.envs.vector import Env as Env

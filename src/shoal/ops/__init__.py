@@ -7,75 +7,40 @@ naming the argument and its shape.
 
 from __future__ import annotations
 
-from shoal.ops.categorical import categorical_loss, categorical_projection, support
-from shoal.ops.continuous_control import (
-    bootstrap_target,
-    clipped_double_q_target,
-    sigma_ladder,
-    smoothed_action,
-    soft_q_target,
-)
-from shoal.ops.distributions import ActionDistribution, Categorical, DiagonalGaussian
-from shoal.ops.exploration import epsilon_greedy, epsilon_ladder
-from shoal.ops.moments import Moments, merged_moments
-from shoal.ops.policy_learning import (
-    clipped_surrogate_loss,
-    masked_mean,
-    normalized,
-    policy_gradient_loss,
-    relevance_mask,
-)
-from shoal.ops.priority import importance_weights
-from shoal.ops.schedules import linear_schedule, polynomial_schedule
-from shoal.ops.squashed_gaussian import SquashedSample, squashed_gaussian, temperature_loss
-from shoal.ops.value_learning import (
-    batched_index,
-    double_q_target,
-    double_quantile_target,
-    huber,
-    q_learning_target,
-    quantile_huber_loss,
-    quantile_midpoints,
-    td_error,
-)
-from shoal.ops.vtrace import VTrace, discounts, vtrace
-
-__all__ = [
-    "ActionDistribution",
-    "Categorical",
-    "DiagonalGaussian",
-    "Moments",
-    "SquashedSample",
-    "VTrace",
-    "batched_index",
-    "bootstrap_target",
-    "categorical_loss",
-    "categorical_projection",
-    "clipped_double_q_target",
-    "clipped_surrogate_loss",
-    "discounts",
-    "double_q_target",
-    "double_quantile_target",
-    "epsilon_greedy",
-    "epsilon_ladder",
-    "huber",
-    "importance_weights",
-    "linear_schedule",
-    "masked_mean",
-    "merged_moments",
-    "normalized",
-    "policy_gradient_loss",
-    "polynomial_schedule",
-    "q_learning_target",
-    "quantile_huber_loss",
-    "quantile_midpoints",
-    "relevance_mask",
-    "sigma_ladder",
-    "smoothed_action",
-    "soft_q_target",
-    "squashed_gaussian",
-    "support",
-    "td_error",
-    "temperature_loss",
-    "vtrace",
-]
+from shoal.ops.categorical import categorical_loss as categorical_loss
+from shoal.ops.categorical import categorical_projection as categorical_projection
+from shoal.ops.categorical import support as support
+from shoal.ops.continuous_control import bootstrap_target as bootstrap_target
+from shoal.ops.continuous_control import clipped_double_q_target as clipped_double_q_target
+from shoal.ops.continuous_control import sigma_ladder as sigma_ladder
+from shoal.ops.continuous_control import smoothed_action as smoothed_action
+from shoal.ops.continuous_control import soft_q_target as soft_q_target
+from shoal.ops.distributions import ActionDistribution as ActionDistribution
+from shoal.ops.distributions import Categorical as Categorical
+from shoal.ops.distributions import DiagonalGaussian as DiagonalGaussian
+from shoal.ops.exploration import epsilon_greedy as epsilon_greedy
+from shoal.ops.exploration import epsilon_ladder as epsilon_ladder
+from shoal.ops.moments import Moments as Moments
+from shoal.ops.moments import merged_moments as merged_moments
+from shoal.ops.policy_learning import clipped_surrogate_loss as clipped_surrogate_loss
+from shoal.ops.policy_learning import masked_mean as masked_mean
+from shoal.ops.policy_learning import normalized as normalized
+from shoal.ops.policy_learning import policy_gradient_loss as policy_gradient_loss
+from shoal.ops.policy_learning import relevance_mask as relevance_mask
+from shoal.ops.priority import importance_weights as importance_weights
+from shoal.ops.schedules import linear_schedule as linear_schedule
+from shoal.ops.schedules import polynomial_schedule as polynomial_schedule
+from shoal.ops.squashed_gaussian import SquashedSample as SquashedSample
+from shoal.ops.squashed_gaussian import squashed_gaussian as squashed_gaussian
+from shoal.ops.squashed_gaussian import temperature_loss as temperature_loss
+from shoal.ops.value_learning import batched_index as batched_index
+from shoal.ops.value_learning import double_q_target as double_q_target
+from shoal.ops.value_learning import double_quantile_target as double_quantile_target
+from shoal.ops.value_learning import huber as huber
+from shoal.ops.value_learning import q_learning_target as q_learning_target
+from shoal.ops.value_learning import quantile_huber_loss as quantile_huber_loss
+from shoal.ops.value_learning import quantile_midpoints as quantile_midpoints
+from shoal.ops.value_learning import td_error as td_error
+from shoal.ops.vtrace import VTrace as VTrace
+from shoal.ops.vtrace import discounts as discounts
+from shoal.ops.vtrace import vtrace as vtrace

@@ -14,14 +14,13 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as _intrinsic
+from numba.extending import intrinsic
 
-intrinsic: Any = _intrinsic  # kernels call the result without the typing context
 _POINTER = ir.IntType(8).as_pointer()
 
 
 @intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
+def _prefetch(typingctx: Any, address: Any) -> Any:
     """Fetches the cache line at an address. Only a hint: an address that is not mapped does no harm."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -36,7 +35,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
+def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     """memcpy."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -48,7 +47,7 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
 
 
 @intrinsic
-def clear_bytes(typingctx: Any, target: Any, count: Any) -> Any:
+def _clear_bytes(typingctx: Any, target: Any, count: Any) -> Any:
     """memset to zero."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -72,7 +71,7 @@ def _loads(result: Any, kind: ir.Type) -> Any:
 
 
 @intrinsic
-def copy_word(typingctx: Any, target: Any, source: Any) -> Any:
+def _copy_word(typingctx: Any, target: Any, source: Any) -> Any:
     """Copies eight bytes, faster than a call of memcpy."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -83,6 +82,11 @@ def copy_word(typingctx: Any, target: Any, source: Any) -> Any:
     return types.void(types.intp, types.intp), codegen
 
 
-load_byte = _loads(types.uint8, ir.IntType(8))
-load_uint32 = _loads(types.uint32, ir.IntType(32))
-load_float = _loads(types.float32, ir.FloatType())
+# As kernels call them: without the typing context that numba passes.
+prefetch: Any = _prefetch
+copy_bytes: Any = _copy_bytes
+copy_word: Any = _copy_word
+clear_bytes: Any = _clear_bytes
+load_byte: Any = _loads(types.uint8, ir.IntType(8))
+load_uint32: Any = _loads(types.uint32, ir.IntType(32))
+load_float: Any = _loads(types.float32, ir.FloatType())

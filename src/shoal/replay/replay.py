@@ -86,8 +86,8 @@ class Replay:
         self._schema = shards[0].info.schema
         self._view, self._copier, self._before = view, Copier(threads), view.span.before
         self._mixture = selector if isinstance(selector, Mixture) else Mixture([Part(selector, 1.0)])
+        self._mixture.layout(batch_size)  # refuses a batch size that does not divide
         self._least = self._smallest(batch_min)
-        self._layouts = {batch_size: (self._mixture.part_of(batch_size), self._mixture.fresh_of(batch_size))}
         self._rng = np.random.default_rng(seed)
         self._ring = [view.allocate(self._schema, batch_size, allocate) for _ in range(ring)]
         self.drawn = 0
@@ -167,9 +167,9 @@ class Replay:
         if not n:
             return None
         data = self._ring[self.drawn % len(self._ring)]
-        part, fresh = self._layout(n)
+        layout = self._mixture.layout(n)
         keys, probabilities, own = self._select(n)
-        sizes = self._mixture.sizes(part)  # before any redraw, which takes in more rows
+        sizes = self._mixture.sizes(n)  # before any redraw, which takes in more rows
         everywhere = self._everywhere[:n]
 
         def copy(places: Int64s) -> Int64s:
@@ -180,21 +180,14 @@ class Replay:
 
         for places in copy_until_usable(copy, everywhere):
             self.redrawn += len(places)
-            if not self._redraw(places, part, keys, probabilities, own):
+            if not self._redraw(places, layout.part, keys, probabilities, own):
                 return None
         self._mixture.release()
         self.drawn += 1
         self.rows_drawn += n * self._steps
         version = self._mean_version(keys, own)
         given = data if n == self.batch_size else self._view.narrowed(data, n)
-        return Sample(given, keys, probabilities, sizes, version, fresh)
-
-    def _layout(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """[n] the part of each draw, and whether it is a queue."""
-        known = self._layouts.get(n)
-        if known is None:
-            known = self._layouts[n] = (self._mixture.part_of(n), self._mixture.fresh_of(n))
-        return known
+        return Sample(given, keys, probabilities, sizes, version, layout.fresh)
 
     def _select(self, n: int) -> tuple[Keys, npt.NDArray[np.float64], int]:
         """Keys, probabilities, and how many of them are this run's own rows; those come first."""

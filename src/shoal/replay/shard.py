@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -328,6 +328,14 @@ class ShardReader:
         """The oldest row that is `margin` rows away from being overwritten; 0 while the ring is filling."""
         oldest = self.oldest
         return oldest + margin if oldest else 0
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Splits the rows [start, stop) at the end of the ring: first logical row, its position, number of rows."""
+        while start < stop:
+            position = start % self.rows
+            count = min(stop - start, self.rows - position)
+            yield start, position, count
+            start += count
 
     @property
     def steps(self) -> int:

@@ -7,7 +7,6 @@ meets the writer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,12 +69,12 @@ class Starts:
         stop = max(self.stop, head - self._after)
         first = max(self.first, self._floor(head, stop))
         changes: list[Change] = []
-        for logical, position, count in self._stretches(self.first, min(first, self.stop)):
+        for logical, position, count in self.shard.pieces(self.first, min(first, self.stop)):
             self.count -= int(np.count_nonzero(self._flags[position : position + count]))
             self._flags[position : position + count] = 0
             changes.append(Change(logical, position, self._blank[:count].reshape(-1)))
         fresh = max(self.stop, first)
-        for logical, position, count in self._stretches(fresh, stop):
+        for logical, position, count in self.shard.pieces(fresh, stop):
             flags = self._flags[position : position + count]
             rows: list[Any] = [logical, logical + count, self._after, self.span.crosses_episodes, flags]
             flag_starts(*self._ring, *rows)
@@ -95,11 +94,3 @@ class Starts:
         if self._window is not None:
             safe = max(safe, stop - self._window)
         return safe
-
-    def _stretches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Splits logical rows at the end of the ring: (logical, position, count)."""
-        while start < stop:
-            position = start % self.shard.rows
-            count = min(stop - start, self.shard.rows - position)
-            yield start, position, count
-            start += count

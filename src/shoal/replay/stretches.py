@@ -63,11 +63,7 @@ class Stretches:
 
     def _cuts(self, start: int, stop: int) -> Iterator[int]:
         """Rows where the stream is broken in any lane: stretches start at the same rows in all lanes."""
-        boundary, ring = self.shard.by_lane["boundary"], self.shard.rows
-        while start < stop:
-            position = start % ring
-            count = min(stop - start, ring - position)
-            broken = boundary[:, position : position + count] == CUT
+        for logical, position, count in self.shard.pieces(start, stop):
+            broken = self.shard.by_lane["boundary"][:, position : position + count] == CUT
             if broken.any():
-                yield from (start + np.flatnonzero(broken.any(axis=0))).tolist()
-            start += count
+                yield from (logical + np.flatnonzero(broken.any(axis=0))).tolist()

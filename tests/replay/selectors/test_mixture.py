@@ -33,9 +33,9 @@ def _mixture(*ratios: float) -> Mixture:
 )
 def test_shares_are_exact(ratios: tuple[float, ...], n: int, shares: list[int]) -> None:
     mixture = _mixture(*ratios)
-    assert mixture.shares(n) == shares
-    assert np.bincount(mixture.part_of(n)).tolist() == shares
-    assert np.all(np.diff(mixture.part_of(n)) >= 0)
+    assert mixture.layout(n).shares == shares
+    assert np.bincount(mixture.layout(n).part).tolist() == shares
+    assert np.all(np.diff(mixture.layout(n).part) >= 0)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do(
     ratios: tuple[float, ...], n: int, nearest: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        _mixture(*ratios).shares(n)
+        _mixture(*ratios).layout(n)
     assert f"A batch of {n}" in str(refused.value) and nearest in str(refused.value)
 
 
@@ -55,10 +55,10 @@ def test_shares_divide_or_are_refused(weights: list[int], n: int) -> None:
     total = sum(weights)
     mixture = _mixture(*(weight / total for weight in weights))
     if all(weight * n % total == 0 for weight in weights):
-        assert mixture.shares(n) == [weight * n // total for weight in weights]
+        assert mixture.layout(n).shares == [weight * n // total for weight in weights]
     else:
         with pytest.raises(ConfigError, match="nearest"):
-            mixture.shares(n)
+            mixture.layout(n)
 
 
 @pytest.mark.parametrize("ratios", [(), (0.5, 0.4), (1.5, -0.5), (0.0, 1.0)])

@@ -23,6 +23,17 @@ class Part(NamedTuple):
     ratio: float
 
 
+class Layout(NamedTuple):
+    """How a batch of n draws is divided among the parts."""
+
+    shares: list[int]
+    """Draws of each part."""
+    part: npt.NDArray[np.int32]
+    """[n] the part of each draw."""
+    fresh: npt.NDArray[np.bool_]
+    """[n] whether each draw comes from a queue."""
+
+
 class Mixture(Selector):
     """Parts with ratios. A batch holds exactly `ratio * n` draws of each, in the order of the parts."""
 
@@ -34,24 +45,19 @@ class Mixture(Selector):
         if sum(part.selector.fresh for part in parts) > 1:
             raise ConfigError("A mixture can have one queue (fifo, circular): a shard keeps one reader's place.")
         self.parts = tuple(parts)
-        self._shares: dict[int, list[int]] = {}
+        self._layouts: dict[int, Layout] = {}
         names = [part.selector.name for part in parts]
         self._prefixes = [f"{name}-{place}" if names.count(name) > 1 else name for place, name in enumerate(names)]
 
-    def shares(self, n: int) -> list[int]:
-        """How many of n draws each part gets; refuses a batch that does not divide, naming the nearest that do."""
-        known = self._shares.get(n)
+    def layout(self, n: int) -> Layout:
+        """How n draws are divided; refuses a batch that does not divide by the ratios, naming the nearest that do."""
+        known = self._layouts.get(n)
         if known is None:
-            known = self._shares[n] = shares(self._ratios, n)
+            counts = shares(self._ratios, n)
+            part = np.repeat(np.arange(len(self.parts), dtype=np.int32), counts)
+            fresh = np.array([part.selector.fresh for part in self.parts], np.bool_)
+            known = self._layouts[n] = Layout(counts, part, fresh[part])
         return known
-
-    def part_of(self, n: int) -> npt.NDArray[np.int32]:
-        """[n] the index of the part that each draw comes from."""
-        return np.repeat(np.arange(len(self.parts), dtype=np.int32), self.shares(n))
-
-    def fresh_of(self, n: int) -> npt.NDArray[np.bool_]:
-        """[n] whether each draw comes from a queue."""
-        return np.array([part.selector.fresh for part in self.parts], np.bool_)[self.part_of(n)]
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         for part in self.parts:
@@ -66,18 +72,18 @@ class Mixture(Selector):
         """The size of the largest part."""
         return max(part.selector.size for part in self.parts)
 
-    def sizes(self, part_of: npt.NDArray[np.int32]) -> int | npt.NDArray[np.int64]:
+    def sizes(self, n: int) -> int | npt.NDArray[np.int64]:
         """[n] the size of each draw's part, or one number where there is one part. 1 for a queue, whose next draw is
         certain.
         """
         if len(self.parts) == 1:
             return self.size
         each = [1 if part.selector.fresh else part.selector.size for part in self.parts]
-        return np.array(each, np.int64)[part_of]
+        return np.array(each, np.int64)[self.layout(n).part]
 
     def ready(self, n: int) -> bool:
         """Whether every part is. Asks all of them, so that a queue learns how much is missing."""
-        answers = [part.selector.ready(share) for part, share in zip(self.parts, self.shares(n), strict=True)]
+        answers = [part.selector.ready(share) for part, share in zip(self.parts, self.layout(n).shares, strict=True)]
         if all(answers):
             return True
         for part, answer in zip(self.parts, answers, strict=True):
@@ -94,7 +100,7 @@ class Mixture(Selector):
         if least == n:
             return 0
         bound = n - 1
-        for part, share in zip(self.parts, self.shares(n), strict=True):
+        for part, share in zip(self.parts, self.layout(n).shares, strict=True):
             most = part.selector.most(share)
             if most < share:
                 bound = min(bound, int(most / part.ratio + 1e-6))
@@ -107,10 +113,9 @@ class Mixture(Selector):
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         if len(self.parts) == 1:
             return self.parts[0].selector.select(n, rng)
-        drawn = [part.selector.select(share, rng) for part, share in zip(self.parts, self.shares(n), strict=True)]
-        return Selection(
-            Keys.joined(*(one.keys for one in drawn)), np.concatenate([one.probabilities for one in drawn])
-        )
+        each = zip(self.parts, self.layout(n).shares, strict=True)
+        keys, probabilities = zip(*(part.selector.select(share, rng) for part, share in each), strict=True)
+        return Selection(Keys.joined(*keys), np.concatenate(probabilities))
 
     def release(self) -> None:
         for part in self.parts:
