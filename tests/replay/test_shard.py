@@ -59,7 +59,7 @@ def test_header_counts(marked: ModuleType, shards: Any) -> None:
     writer.append({name: column[0] for name, column in block.items()}, steps=1, episodes=1)
     writer.append_chunk(block, episodes=2)
     writer.cut()
-    assert (reader.steps, reader.episodes, reader.header[Header.CUTS]) == (9, 3, 1)
+    assert (reader.steps, reader.header[Header.EPISODES], reader.header[Header.CUTS]) == (9, 3, 1)
     assert reader.columns["boundary"][5].tolist() == [CUT, CUT]
     assert reader.header[Header.EPOCH] == 1
     writer.close()

@@ -98,6 +98,15 @@ def ring_margin(rows: int, most: int | None = 64) -> int:
     return margin if most is None else min(most, margin)
 
 
+def ring_pieces(rows: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Splits [start, stop) at the end of a ring of `rows`: first logical row, its position in the ring, row count."""
+    while start < stop:
+        position = start % rows
+        count = min(stop - start, rows - position)
+        yield start, position, count
+        start += count
+
+
 def create_shard(path: Path, info: ShardInfo) -> None:
     """Makes an empty shard and reserves all its memory, so that no later write can run out of it."""
     if info.rows < 2 or info.lanes < 1:
@@ -191,7 +200,7 @@ def _by_row(columns: Mapping[str, Array]) -> dict[str, Array]:
 class ShardWriter:
     """The one writer of a shard.
 
-    `epoch` is how often the shard was opened for writing, this time included.
+    `head` is the number of rows ever written, `epoch` how often the shard was opened for writing, this time included.
     """
 
     def __init__(self, path: Path) -> None:
@@ -206,16 +215,11 @@ class ShardWriter:
         self.epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
         if self.epoch > 1:
             time.sleep(_LAST_ROW_SECONDS)
-        self._head, self._claim, self._steps = self._words[_HEAD], self._words[_CLAIM], self._words[_STEPS]
+        self.head, self._claim, self._steps = self._words[_HEAD], self._words[_CLAIM], self._words[_STEPS]
         self._widest = max(column.nbytes for column in self.info.schema.columns)  # of one lane
         self.header[Header.CLOSED] = 0
         if self.epoch > 1:
-            self.cut(max(1, self._claim - self._head))
-
-    @property
-    def head(self) -> int:
-        """Rows ever written."""
-        return self._head
+            self.cut(max(1, self._claim - self.head))
 
     def append(self, row: Mapping[str, Array], *, steps: int | None = None, episodes: int = 0) -> None:
         """Publishes one step of all lanes.
@@ -233,7 +237,7 @@ class ShardWriter:
     def claim_row(self) -> int:
         """Claims the next row and returns its ring position: fill it in `columns`, then call `publish_row`."""
         self._claim_rows(1)
-        return self._head % self._rows
+        return self.head % self._rows
 
     def publish_row(self) -> None:
         """Publishes the claimed row, a step of every lane."""
@@ -245,18 +249,15 @@ class ShardWriter:
         if count > capacity:
             raise ReplayError(f"A chunk of {count} rows does not fit a ring of {capacity}.")
         self._claim_rows(count)
-        position = self._head % capacity
-        first = min(count, capacity - position)
-        for name, column in self._items:
-            column[position : position + first] = rows[name][:first]
-            if first < count:
-                column[: count - first] = rows[name][first:]
+        for logical, position, size in ring_pieces(capacity, self.head, self.head + count):
+            begin = logical - self.head
+            for name, column in self._items:
+                column[position : position + size] = rows[name][begin : begin + size]
         self._publish(count, count * self.info.lanes if steps is None else steps, episodes)
 
     def preview(self, **columns: Array) -> None:
         """Writes into the next row without publishing it: the writer itself reads its next observation there."""
-        self._claim_rows(1)
-        position = self._head % self.info.rows
+        position = self.claim_row()
         for name, values in columns.items():
             self.columns[name][position] = values
 
@@ -272,15 +273,15 @@ class ShardWriter:
         if self._words[_EPOCH] != self.epoch:
             raise self._replaced()
         # Claims never shrink: a chunk that failed half way has overwritten the old rows it claimed.
-        if self._claim < self._head + rows:
-            self._claim = self._words[_CLAIM] = self._head + rows
+        if self._claim < self.head + rows:
+            self._claim = self._words[_CLAIM] = self.head + rows
         fence(rows * self._widest)
 
     def _publish(self, rows: int, steps: int, episodes: int) -> None:
         fence()
         if self._words[_EPOCH] != self.epoch:
             raise self._replaced()
-        self._head = self._words[_HEAD] = self._head + rows
+        self.head = self._words[_HEAD] = self.head + rows
         self._steps = self._words[_STEPS] = self._steps + steps
         if episodes:
             self.header.add(Header.EPISODES, episodes)
@@ -329,20 +330,7 @@ class ShardReader:
         oldest = self.oldest
         return oldest + margin if oldest else 0
 
-    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Splits the rows [start, stop) at the end of the ring: first logical row, its position, number of rows."""
-        while start < stop:
-            position = start % self.rows
-            count = min(stop - start, self.rows - position)
-            yield start, position, count
-            start += count
-
     @property
     def steps(self) -> int:
         """Environment steps ever written."""
         return self.header[Header.STEPS]
-
-    @property
-    def episodes(self) -> int:
-        """Episodes ever ended."""
-        return self.header[Header.EPISODES]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.shard import ShardReader, ring_margin
+from shoal.replay.shard import ShardReader, ring_margin, ring_pieces
 from shoal.replay.startable import flag_starts
 from shoal.replay.views import Span
 
@@ -69,12 +69,12 @@ class Starts:
         stop = max(self.stop, head - self._after)
         first = max(self.first, self._floor(head, stop))
         changes: list[Change] = []
-        for logical, position, count in self.shard.pieces(self.first, min(first, self.stop)):
+        for logical, position, count in ring_pieces(self.shard.rows, self.first, min(first, self.stop)):
             self.count -= int(np.count_nonzero(self._flags[position : position + count]))
             self._flags[position : position + count] = 0
             changes.append(Change(logical, position, self._blank[:count].reshape(-1)))
         fresh = max(self.stop, first)
-        for logical, position, count in self.shard.pieces(fresh, stop):
+        for logical, position, count in ring_pieces(self.shard.rows, fresh, stop):
             flags = self._flags[position : position + count]
             rows: list[Any] = [logical, logical + count, self._after, self.span.crosses_episodes, flags]
             flag_starts(*self._ring, *rows)

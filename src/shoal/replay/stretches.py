@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shoal.replay.shard import ShardReader
+from shoal.replay.shard import ShardReader, ring_pieces
 from shoal.replay.views import Span
 from shoal.types import CUT
 
@@ -63,7 +63,7 @@ class Stretches:
 
     def _cuts(self, start: int, stop: int) -> Iterator[int]:
         """Rows where the stream is broken in any lane: stretches start at the same rows in all lanes."""
-        for logical, position, count in self.shard.pieces(start, stop):
+        for logical, position, count in ring_pieces(self.shard.rows, start, stop):
             broken = self.shard.by_lane["boundary"][:, position : position + count] == CUT
             if broken.any():
                 yield from (logical + np.flatnonzero(broken.any(axis=0))).tolist()
