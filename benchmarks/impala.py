@@ -169,7 +169,7 @@ def machin(seeds: int) -> list[Row]:
 
 def scoring(seconds: float, rounds: int) -> list[Row]:
     """Updates per second on a full replay, all on one core: half of a batch uniform, half from each selector."""
-    from shoal.config import load_scenario
+    from shoal.config.load import load_scenario
     from shoal.loops import assembly
     from shoal.loops.assembly import RunPaths
     from shoal.loops.preparation import prepare

@@ -94,7 +94,7 @@ class Contender(Protocol):
 
 def settings_of(system: str, learner: bool) -> Any:
     """The scenario without an end; without a learner, with a replay that never has enough steps."""
-    from shoal.config import load_target
+    from shoal.config.load import load_target
 
     scenario, overrides = SCENARIOS[system]
     settings = load_target(scenario, [*overrides, *BY_HAND, f"actors={PROCESSES}"])

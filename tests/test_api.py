@@ -81,7 +81,8 @@ def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_no_stop_means_the_environments_own(run: shoal.Run, tmp_path: Path) -> None:
     from shoal.api import begin
-    from shoal.config import DEFAULT_STEPS, settings_for
+    from shoal.config.checks import DEFAULT_STEPS
+    from shoal.config.load import settings_for
 
     settings, folder = begin(settings_for("CartPole-v1", "apex-dqn", []), tmp_path)
     assert settings.stop.mean_return == 475.0 and settings.stop.steps == DEFAULT_STEPS

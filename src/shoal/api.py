@@ -17,7 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from shoal import config
+from shoal.config.checks import check_environment, with_default_stop
+from shoal.config.load import left_out, load_config, load_target
+from shoal.config.resume import change_for_resume
+from shoal.config.signature import sign, write_config
+from shoal.config.trust import require_trust
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which
@@ -79,8 +83,8 @@ def train(
     """
     given = named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device)
     given |= named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
-    loaded = config.load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
-    for note in config.left_out(str(env_or_scenario), loaded):
+    loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
+    for note in left_out(str(env_or_scenario), loaded):
         warnings.warn(note, stacklevel=2)
     ready, folder = begin(loaded, out)
     execute(ready, folder, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
@@ -127,13 +131,13 @@ def named_settings(**options: Any) -> dict[str, Any]:
 
 def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
     """Checks that a run can start, and creates its folder with `config.yaml`. A refused run leaves no folder."""
-    spec = config.check_environment(settings)
+    spec = check_environment(settings)
     if settings.share.registry is not None:
         connect_registry(settings.share.registry)  # raises if it is no registry
-    settings = config.with_default_stop(settings, spec.reward_threshold)
+    settings = with_default_stop(settings, spec.reward_threshold)
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     try:
-        config.write_config(folder.path, settings)
+        write_config(folder.path, settings)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         parent = folder.path.parent
@@ -146,21 +150,21 @@ def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tupl
     a run that was trusted once needs no trust again.
     """
     folder = RunFolder.open(path)
-    before = config.load_config(folder.path)
-    settings = config.change_for_resume(before, overrides)
+    before = load_config(folder.path)
+    settings = change_for_resume(before, overrides)
     if not trust:
-        config.require_trust(folder.path, before, settings, overrides)
+        require_trust(folder.path, before, settings, overrides)
     with folder.lock():  # raises if the run is alive
         summary = None  # none when its driver was killed; a damaged one is set aside later
         with contextlib.suppress(ConfigError):
             summary = read_summary(folder.summary_json)
         made = known_counts(folder).steps if summary is None else summary.env_steps
         _require_later_end(before, settings, summary, made)
-        config.check_environment(settings)
+        check_environment(settings)
         if settings != before:
-            config.write_config(folder.path, settings)
+            write_config(folder.path, settings)
         else:
-            config.sign(folder.path, settings)
+            sign(folder.path, settings)
     return settings, folder
 
 

@@ -14,7 +14,8 @@ import torch
 
 from shoal.algorithms.interface import Policy, PolicyContext
 from shoal.algorithms.state import load_module
-from shoal.config import load_config, require_trust
+from shoal.config.load import load_config
+from shoal.config.trust import require_trust
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
 from shoal.envs.faults import close_quietly
 from shoal.errors import CheckpointError, ConfigError

@@ -34,7 +34,9 @@ SMALL = {
 NOBODY = 65534
 SIGN = f"""
 import os, pathlib, sys
-from shoal.config import load_config, write_config  # before: the interpreter may lie where only its owner reads
+# before: the interpreter may lie where only its owner reads
+from shoal.config.load import load_config
+from shoal.config.signature import write_config
 os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
 run = pathlib.Path(sys.argv[1])
 write_config(run, load_config(run))

@@ -7,8 +7,7 @@ from pathlib import Path
 from tests.cli.conftest import Shoal
 
 from shoal.algorithms import ALGORITHMS
-from shoal.config import load_scenario
-from shoal.config.load import scenario_names
+from shoal.config.load import load_scenario, scenario_names
 
 
 def test_algorithms(run_shoal: Shoal) -> None:

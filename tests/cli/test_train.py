@@ -17,7 +17,7 @@ import torch
 from tests.cli.conftest import SMALL, Shoal
 
 import shoal
-from shoal.config import load_config
+from shoal.config.load import load_config
 
 
 def test_train_then_resume(run_shoal: Shoal, tmp_path: Path) -> None:

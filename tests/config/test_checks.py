@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.config import DEFAULT_STEPS, check_environment, settings_for, with_default_stop
+from shoal.config.checks import DEFAULT_STEPS, check_environment, with_default_stop
+from shoal.config.load import settings_for
 from shoal.errors import ConfigError, UnknownName
 
 

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from shoal.algorithms import ALGORITHMS
-from shoal.config import dump_yaml, load_named, load_scenario, scenario_names, settings_for
+from shoal.config.dump import dump_yaml
 from shoal.config.fields import Fields
+from shoal.config.load import load_named, load_scenario, scenario_names, settings_for
 from shoal.loops.settings import RunSettings
 
 CHANGES = [

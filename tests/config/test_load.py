@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.algorithms import ALGORITHMS
-from shoal.config import (
+from shoal.config.load import (
     left_out,
     load_config,
     load_named,
@@ -18,8 +18,8 @@ from shoal.config import (
     scenario_names,
     scenarios_for,
     settings_for,
-    write_config,
 )
+from shoal.config.signature import write_config
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 from shoal.runtime.run_folder import CONFIG_END, RunFolder

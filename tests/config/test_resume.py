@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.config import change_for_resume, settings_for
+from shoal.config.load import settings_for
+from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, UnknownName
 
 SETTINGS = settings_for("CartPole-v1", "apex-dqn", ["env.kwargs.sutton_barto_reward=true"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.config import load_config, settings_for, write_config
-from shoal.config.signature import SIGNATURE, is_signed, key_path, sign
+from shoal.config.load import load_config, settings_for
+from shoal.config.signature import SIGNATURE, is_signed, key_path, sign, write_config
 
 SETTINGS = settings_for("some_module:Env-v0", "apex-dqn", {"env.kwargs.size": 3})
 

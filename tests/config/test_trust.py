@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from tests import fakes  # noqa: F401  a module that is imported
 
-from shoal.config import load_target, require_trust, settings_for, write_config
+from shoal.config.load import load_target, settings_for
+from shoal.config.signature import write_config
+from shoal.config.trust import require_trust
 from shoal.errors import ConfigError
 
 

@@ -281,7 +281,7 @@ def test_unknown_command_is_refused(line: str) -> None:
 
 def test_roles_that_only_write_start_without_numba() -> None:
     """Importing it takes a second, in every actor."""
-    code = "import sys, shoal.config, shoal.loops.assembly; print('numba' in sys.modules)"
+    code = "import sys, shoal.config.load, shoal.loops.assembly; print('numba' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "False"
@@ -291,7 +291,7 @@ def test_roles_that_only_write_start_without_numba() -> None:
 
 
 def _load_scenario() -> Callable[[Path], Any]:
-    from shoal.config import load_scenario
+    from shoal.config.load import load_scenario
 
     return load_scenario
 

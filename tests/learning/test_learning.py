@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes import corridor, reach
 
-from shoal.config import load_scenario
+from shoal.config.load import load_scenario
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary

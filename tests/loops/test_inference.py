@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.fakes import corridor
 
-from shoal.config import settings_for
+from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
 from shoal.loops.assembly import RunPaths

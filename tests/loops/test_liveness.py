@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shoal.config import check_environment, settings_for
+from shoal.config.checks import check_environment
+from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
 from shoal.loops.assembly import RunPaths

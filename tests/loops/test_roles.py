@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.fakes import Corridor, corridor, reach
 
-from shoal.config import change_for_resume
+from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, EnvError, ShoalError
 from shoal.loops import assembly
 from shoal.loops.assembly import RunPaths

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.config import settings_for
+from shoal.config.load import settings_for
 from shoal.loops.assembly import RunPaths, build_actor, build_learner, describe
 from shoal.loops.preparation import prepare
 from shoal.loops.sharing_group import sharing_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shoal.algorithms.interface import PolicyContext
-from shoal.config import settings_for
+from shoal.config.load import settings_for
 from shoal.envs import describe_env
 from shoal.loops.assembly import make_policy
 from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std

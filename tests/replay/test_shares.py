@@ -43,7 +43,7 @@ def test_checking_settings_loads_no_compiler() -> None:
     """numba takes a second: the driver and the actors do without."""
     program = """
 import sys
-from shoal.config import settings_for
+from shoal.config.load import settings_for
 from shoal.loops import assembly
 for algo in ("apex-dqn", "impala", "impact"):
     assembly.queue_capacity(settings_for("CartPole-v1", algo, []))

@@ -98,7 +98,9 @@ def config(
       shoal config apex-dqn env=LunarLander-v3 > lander.yaml
       shoal config cartpole_apex_dqn batch_size=256
     """
-    from shoal.config import dump_yaml, load_named, with_default_stop
+    from shoal.config.checks import with_default_stop
+    from shoal.config.dump import dump_yaml
+    from shoal.config.load import load_named
     from shoal.envs.registry import find_registration
 
     loaded = load_named(name, settings or [])

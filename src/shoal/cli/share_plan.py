@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoal.cli.output import relative
 from shoal.cli.share_worker import WorkerSpec
-from shoal.config import load_target
+from shoal.config.load import load_target
 from shoal.config.sb3_scenario import is_sb3_scenario, load_sb3_scenario, scenario_stem
 from shoal.errors import ConfigError
 from shoal.sharing import Registry, create_distributed_registry
@@ -54,7 +54,6 @@ class Candidate:
     name: str
     algorithm: str
     env_id: str
-    seed: int
     steps: int | None
     scenario: Path
     overrides: tuple[str, ...]
@@ -87,9 +86,8 @@ def load_runs(scenarios: Sequence[Path], options: ShareOptions) -> list[Candidat
 
 
 def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
-    seed = options.base_seed + number
     sb3 = is_sb3_scenario(path)
-    own = [*options.overrides, f"seed={seed}"]
+    own = [*options.overrides, f"seed={options.base_seed + number}"]
     if options.steps is not None:
         own.append(f"{'total_timesteps' if sb3 else 'stop.steps'}={options.steps}")
     name = f"{scenario_stem(path)}_{number}"
@@ -97,11 +95,11 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
         if sb3:
             settings = load_sb3_scenario(path, own)
             env_id, steps = settings.env.sharing_id, settings.total_timesteps
-            return Candidate(name, settings.algo, env_id, seed, steps, path, tuple(own), settings)
+            return Candidate(name, settings.algo, env_id, steps, path, tuple(own), settings)
         from shoal.loops.sharing_group import sharing_id  # loads torch and numba
 
         run = load_target(str(path), own, consent="")
-        return Candidate(name, run.algo, sharing_id(run.env), seed, run.stop.steps, path, tuple(own))
+        return Candidate(name, run.algo, sharing_id(run.env), run.stop.steps, path, tuple(own))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

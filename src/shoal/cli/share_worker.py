@@ -143,7 +143,9 @@ def _registered(spec: WorkerSpec, settings: Sb3Settings, stop: threading.Event) 
 
 def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     """A run of Shoal's own algorithms: as `shoal train` does it, in a folder that exists."""
-    from shoal.config import check_environment, left_out, load_target, with_default_stop, write_config
+    from shoal.config.checks import check_environment, with_default_stop
+    from shoal.config.load import left_out, load_target
+    from shoal.config.signature import write_config
     from shoal.runtime.execution import execute
     from shoal.runtime.replay_folder import free_earlier_replay
     from shoal.runtime.run_folder import RunFolder

@@ -89,7 +89,7 @@ def train(
         raise ConfigError("Train on what? Name an environment or a scenario: `shoal train CartPole-v1`.")
     with nothing_begun():
         from shoal.api import begin, named_settings
-        from shoal.config import left_out, load_target, scenarios_for
+        from shoal.config.load import left_out, load_target, scenarios_for
 
         words += _words(named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device))
         words += _words(named_settings(steps=steps, seconds=seconds, stop_return=stop_return, address=address))

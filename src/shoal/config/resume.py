@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.config.dump import dump_yaml
 from shoal.config.merge import Overrides, layered, parse_overrides
 from shoal.config.validate import raise_all, validated
-from shoal.config.values import parse_yaml, shown
+from shoal.config.values import shown
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 
@@ -42,10 +41,10 @@ def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSetting
     Raises:
         ConfigError: a change that the run's weights or replay do not allow; says why.
     """
-    before = parse_yaml(dump_yaml(settings), "config.yaml")
+    before = settings.model_dump(mode="json")
     fields, data, problems = layered(before, parse_overrides(overrides))
     changed = validated(fields, data, problems)
-    raise_all(_refused(before, parse_yaml(dump_yaml(changed), "config.yaml")))
+    raise_all(_refused(before, changed.model_dump(mode="json")))
     return changed
 
 

@@ -224,18 +224,15 @@ class Pool:
     def unsound(self, keys: Keys, places: npt.NDArray[np.int64], batch: Transition) -> npt.NDArray[np.int64]:
         """Those of the places where another run's row is unusable. That run is no longer read."""
         foreign = places[keys.shard[places] >= self._buffers[0].count]
-        fault = self._soundness.fault(batch, foreign) if len(foreign) else None
-        if fault is None:
-            return foreign[:0]
-        bad = foreign[fault[0]]
-        for shard in np.unique(keys.shard[bad]).tolist():
+        faults = self._soundness.faults(batch, foreign) if len(foreign) else {}
+        for place, why in faults.items():
+            shard = keys.shard[place]
             entry = next(one.entry for one in self._buffers if one.place <= shard < one.place + one.count)
-            its = self._soundness.fault(batch, bad[keys.shard[bad] == shard])
-            assert entry is not None and its is not None
-            why = its[1]
-            self._sick[entry.buffer_id] = (entry, why)
-            self.refused = {**self.refused, entry.run_id: why}
-        return bad
+            assert entry is not None
+            if entry.buffer_id not in self._sick:
+                self._sick[entry.buffer_id] = (entry, why)
+                self.refused = {**self.refused, entry.run_id: why}
+        return np.array(list(faults), np.int64)
 
     def counted(self) -> dict[str, Drawn]:
         """What was read from the other runs, by run. Changes nothing, because other threads may call it."""

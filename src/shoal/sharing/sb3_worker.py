@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import KVWriter, Logger
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from shoal.envs.faults import close_quietly
@@ -37,42 +37,28 @@ class _Stopped(Exception):
     """Ends an evaluation early."""
 
 
-class _Latest(KVWriter):
+class _Logger(Logger):
     """Keeps the newest value of everything that is logged: Stable-Baselines3 drops it when it writes its table."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        """Called by SB3's logger."""
-        self.keep(key_values)
-
-    def keep(self, values: Mapping[str, Any]) -> None:
-        """Takes the numbers among them."""
-        for name, value in values.items():
-            if name.startswith(_KEPT) and isinstance(value, int | float | np.number):
-                self.values[name] = float(value)
-
-    def close(self) -> None:
-        """Nothing to close."""
+    def dump(self, step: int = 0) -> None:
+        self.name_to_count.clear()  # means start again
 
 
 class _Reporter(BaseCallback):
     """Writes a line every two seconds, evaluates the policy from time to time, and stops the run when asked."""
 
-    def __init__(self, settings: Sb3Settings, judged: VecEnv, write: Write, stopped: Callable[[], bool]) -> None:
+    def __init__(self, settings: Sb3Settings, eval_env: VecEnv, write: Write, stopped: Callable[[], bool]) -> None:
         super().__init__()
-        self._settings, self._judged, self._write, self._stopped = settings, judged, write, stopped
-        self._latest = _Latest()
+        self._settings, self._eval_env, self._write, self._stopped = settings, eval_env, write, stopped
         self._next_evaluation = settings.evaluation.every_steps
-        self._judged_at = -1
-        self._judging_seconds = 0.0
+        self._evaluated_at = -1
+        self._evaluation_seconds = 0.0
         self._eval = (math.nan, math.nan)
         self._began = self._next_line = time.monotonic()
         self.interrupted = False
 
     def _on_training_start(self) -> None:
-        self.model.set_logger(Logger(None, [self._latest]))
+        self.model.set_logger(_Logger(None, []))
         self._began = self._next_line = time.monotonic()
 
     def _on_step(self) -> bool:
@@ -80,42 +66,43 @@ class _Reporter(BaseCallback):
             self.interrupted = True
         elif self.num_timesteps >= self._next_evaluation:
             self._next_evaluation += self._settings.evaluation.every_steps
-            self.judge()
+            self.evaluate()
         elif time.monotonic() >= self._next_line:
             self.line({})
         return not self.interrupted
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """Plays deterministic episodes and writes their returns."""
-        if self._judged_at == self.num_timesteps:
+        if self._evaluated_at == self.num_timesteps:
             return
         began = time.monotonic()
         train = self.model.get_env()
-        if isinstance(self._judged, VecNormalize) and train is not None:
-            sync_envs_normalization(train, self._judged)
+        if isinstance(self._eval_env, VecNormalize) and train is not None:
+            sync_envs_normalization(train, self._eval_env)
         try:
             mean, std = evaluate_policy(
-                self.model, self._judged, self._settings.evaluation.episodes, callback=self._look
+                self.model, self._eval_env, self._settings.evaluation.episodes, callback=self._look
             )
         except _Stopped:
             self.interrupted = True
             return
         finally:
-            self._judging_seconds += time.monotonic() - began
-        self._judged_at, self._eval = self.num_timesteps, (float(mean), float(std))  # type: ignore[arg-type]
+            self._evaluation_seconds += time.monotonic() - began
+        self._evaluated_at, self._eval = self.num_timesteps, (float(mean), float(std))  # type: ignore[arg-type]
         self.line({"eval/mean_reward": self._eval[0], "eval/std_reward": self._eval[1]})
 
     def line(self, extra: Mapping[str, float]) -> None:
         """Writes everything that is known now."""
         self._next_line = time.monotonic() + _LINE_SECONDS
-        self._latest.keep(self.model.logger.name_to_value)
+        logged = {name: value for name, value in self.model.logger.name_to_value.items() if name.startswith(_KEPT)}
         values = {"time/fps": self.steps_per_second}
         if episodes := self.model.ep_info_buffer:
             values["rollout/ep_rew_mean"] = float(np.mean([one["r"] for one in episodes]))
             values["rollout/ep_len_mean"] = float(np.mean([one["l"] for one in episodes]))
         if (buffer := self._buffer) is not None:
             values |= share_metrics(buffer)
-        self._write(self.num_timesteps, {**values, **self._latest.values, **extra}, self.seconds)
+        values |= {name: float(value) for name, value in logged.items() if isinstance(value, int | float | np.number)}
+        self._write(self.num_timesteps, {**values, **extra}, self.seconds)
 
     @property
     def _buffer(self) -> DistributedReplayBuffer | None:
@@ -130,7 +117,7 @@ class _Reporter(BaseCallback):
     @property
     def steps_per_second(self) -> float:
         """The mean so far, without evaluations."""
-        return self.num_timesteps / max(1e-9, self.seconds - self._judging_seconds)
+        return self.num_timesteps / max(1e-9, self.seconds - self._evaluation_seconds)
 
     def summary(self) -> Sb3Summary:
         """What came out."""
@@ -166,14 +153,14 @@ def train(settings: Sb3Settings, folder: Path, write: Write, stopped: Callable[[
     with contextlib.ExitStack() as stack:
         model = make_model(settings)
         stack.callback(close_quietly, model.get_env())
-        judged = make_evaluation_env(settings)
-        stack.callback(close_quietly, judged)
-        reporter = _Reporter(settings, judged, write, stopped)
+        eval_env = make_evaluation_env(settings)
+        stack.callback(close_quietly, eval_env)
+        reporter = _Reporter(settings, eval_env, write, stopped)
         model.learn(settings.total_timesteps, callback=reporter)
         if reporter.interrupted:
             reporter.line({})
         else:
-            reporter.judge()
+            reporter.evaluate()
         model.save(folder / MODEL)
         if (statistics := model.get_vec_normalize_env()) is not None:
             statistics.save(str(folder / STATISTICS))

@@ -54,19 +54,20 @@ class Soundness:
             parts = observation.spaces
         return Soundness(limits_of(action), {key: limits_of(one) for key, one in parts.items()}, unpack)
 
-    def fault(self, batch: Transition, places: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.bool_], str] | None:
-        """Which of some places of a batch are unusable, and what the first of them holds; None when all are usable."""
-        bad, said = np.zeros(len(places), np.bool_), ""
+    def faults(self, batch: Transition, places: npt.NDArray[np.int64]) -> dict[int, str]:
+        """Which of some places of a batch are unusable, and what each of them holds."""
+        found: dict[int, str] = {}
         for name, words in _WORDS.items():
             for values, limits in self._parts(name, getattr(batch, name)):
                 if values.dtype.kind != "f" and limits is None:
                     continue  # mostly images: every byte is valid
                 some = values[places].reshape(len(places), -1)
                 fine = np.isfinite(some) if limits is None else (some >= limits[0]) & (some <= limits[1])
-                if np.count_nonzero(fine) < fine.size:
-                    bad |= ~fine.all(axis=1)
-                    said = said or f"it wrote {some[~fine][0]} in {words}"
-        return (bad, said) if said else None
+                if np.count_nonzero(fine) == fine.size:
+                    continue
+                for row in np.flatnonzero(~fine.all(axis=1)).tolist():
+                    found.setdefault(int(places[row]), f"it wrote {some[row][~fine[row]][0]} in {words}")
+        return found
 
     def _parts(self, name: str, values: Array) -> list[tuple[Array, Limits]]:
         if name not in ("obs", "next_obs"):
