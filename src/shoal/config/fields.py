@@ -154,7 +154,8 @@ def _entry_fields(annotation: Any) -> dict[str, FieldInfo]:
     found: dict[str, FieldInfo] = {}
     for entry in entries:
         aliases = getattr(entry, "ALIASES", {}).items()
-        found = {**entry.model_fields, **{alias: entry.model_fields[name] for alias, name in aliases}, **found}
+        fields = {**entry.model_fields, **{alias: entry.model_fields[name] for alias, name in aliases}}
+        found = {**found, **fields, **found}  # the first entry that has a field describes it
     if len(entries) > 1:  # a union: the type tells them apart
         tags = tuple(entry.model_fields["type"].default for entry in entries)
         found["type"] = FieldInfo.from_annotation(Literal[tags])  # type: ignore[arg-type]
