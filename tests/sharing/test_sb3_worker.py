@@ -123,7 +123,7 @@ def test_every_algorithm_has_hyperparameters(algo: str) -> None:
     names = hyperparameter_names(algo)
     assert {"learning_rate", "gamma", "policy_kwargs", "device"} <= set(names)
     assert not {"env", "seed", "self", "replay_buffer_class"} & set(names)
-    assert check_hyperparameters(algo, settings(algo).hyperparameters) == []
+    assert check_hyperparameters(settings(algo)) == []
 
 
 def test_n_step_returns_reach_the_buffer_without_a_warning() -> None:

@@ -17,8 +17,8 @@ from shoal.config.fields import Fields
 from shoal.config.load import find_scenario_file, read_scenario
 from shoal.config.merge import Overrides, chosen_algo, merged, overridden, parse_overrides
 from shoal.config.validate import build
-from shoal.errors import ConfigError, UnknownName
-from shoal.sharing.sb3_models import check_hyperparameters, hyperparameter_names
+from shoal.errors import UnknownName
+from shoal.sharing.sb3_models import ELSEWHERE, check_hyperparameters, hyperparameter_names
 from shoal.sharing.sb3_settings import SB3_ALGORITHMS, Sb3Settings
 
 FRAMEWORK = "sb3"
@@ -52,7 +52,7 @@ def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
         raise UnknownName("Stable-Baselines3 algorithm", algo, SB3_ALGORITHMS, f"Set algo in {file}.")
     fields = _fields(algo)
     data, problems = overridden(merged({}, scenario), pairs, fields)
-    return build(fields, data, problems, "" if pairs else str(file), _refused)
+    return build(fields, data, problems, "" if pairs else str(file), check_hyperparameters)
 
 
 def dump_sb3_yaml(settings: Sb3Settings) -> str:
@@ -61,11 +61,9 @@ def dump_sb3_yaml(settings: Sb3Settings) -> str:
 
 
 def _fields(algo: str) -> Fields[Sb3Settings]:
-    """What can be set: the hyper-parameters are the arguments of the algorithm's class."""
-    arguments: dict[str, Any] = {name: (Any, None) for name in hyperparameter_names(algo)}
+    """What can be set: the hyper-parameters are the arguments of the algorithm's class. Those that are set elsewhere
+    are known too, to be refused with the reason.
+    """
+    arguments: dict[str, Any] = {name: (Any, None) for name in (*hyperparameter_names(algo), *ELSEWHERE)}
     section = create_model("Hyperparameters", __doc__="Arguments of the class.", **arguments)
     return Fields(Sb3Settings, algo, {"hyperparameters": section})
-
-
-def _refused(settings: Sb3Settings) -> list[ConfigError]:
-    return check_hyperparameters(settings.hyperparameters)

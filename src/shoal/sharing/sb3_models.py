@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 _CONTRIB = frozenset({"QRDQN", "TQC"})
-_ELSEWHERE = {
+ELSEWHERE = {
     "verbose": "nothing: the run's log.txt is kept short",
     "tensorboard_log": "nothing: curves are in the run's folder",
     "replay_buffer_class": "nothing: it is Shoal's",
@@ -39,19 +39,20 @@ def sb3_class(algo: str) -> Any:
 
 
 def hyperparameter_names(algo: str) -> list[str]:
-    """What the algorithm's class takes, without what has a setting of its own."""
+    """What the algorithm's class takes, without what is set elsewhere."""
     parameters = inspect.signature(sb3_class(algo).__init__).parameters
-    return [name for name in parameters if name not in ("self", *Sb3Settings.model_fields) and name[0] != "_"]
+    others = {"self", *Sb3Settings.model_fields, *ELSEWHERE}
+    return [name for name in parameters if name not in others and name[0] != "_"]
 
 
-def check_hyperparameters(given: Mapping[str, Any]) -> list[ConfigError]:
+def check_hyperparameters(settings: Sb3Settings) -> list[ConfigError]:
     """What is set elsewhere, and what is wrong with values that YAML has no type for."""
-    elsewhere = given.keys() & _ELSEWHERE.keys()
+    elsewhere = settings.hyperparameters.keys() & ELSEWHERE.keys()
     problems = [
-        ConfigError(f"hyperparameters.{name} cannot be set: it is set by {_ELSEWHERE[name]}.") for name in elsewhere
+        ConfigError(f"hyperparameters.{name} cannot be set: it is set by {ELSEWHERE[name]}.") for name in elsewhere
     ]
     try:
-        _prepared(given, 1)
+        _prepared(settings.hyperparameters, 1)
     except ConfigError as error:
         problems.append(error)
     return problems
