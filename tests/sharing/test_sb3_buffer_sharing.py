@@ -475,8 +475,8 @@ def test_what_is_drawn_again_is_counted_once(group: Registry) -> None:
 def test_a_window_that_is_all_overwritten_is_looked_at_again(group: Registry) -> None:
     one, _ = overwritten(group, 200)
     drawn: list[Any] = []
-    torn = one._pool.torn
-    one._pool.torn = lambda keys, at: drawn.append(torn(keys, at)) or drawn[-1]
+    torn = one._table.torn
+    one._table.torn = lambda keys, at: drawn.append(torn(keys, at)) or drawn[-1]
     one.sample(100)
     assert len(drawn[-1]) == 0, "the last rows that were read were whole"
     assert len(drawn) < 10
