@@ -15,7 +15,7 @@ from shoal.loops.mailbox import Mailbox, pause
 from shoal.types import Array
 
 PATIENCE = 0.2
-"""Seconds an actor waits for an answer before it checks whether its run goes on."""
+"""Seconds an actor waits for an answer before it checks whether its run was stopped."""
 
 
 class Unanswered(Exception):

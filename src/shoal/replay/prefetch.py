@@ -19,7 +19,7 @@ from shoal.replay.source import PacedReplay
 from shoal.types import Keys, Sample
 
 WAIT_SECONDS = 0.05
-"""A learner that got no batch for so long looks whether its run goes on."""
+"""A learner that got no batch for so long checks whether its run was stopped."""
 POLL_SECONDS = 0.002
 FIRST_POLL_SECONDS = 0.05
 """Before the first batch there are thousands of steps to wait for, and the actors can use the core."""
