@@ -42,9 +42,9 @@ class MetricsFile:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         self._path, self._note = path, note
         self._skips = False
-        if path.exists():
-            _cut_partial_line(path)
-        self._file = open_file(path, "ab", buffering=0)
+        self._file = open_file(path, "a+b", buffering=0)
+        self._file.seek(0)
+        self._file.truncate(self._file.read().rfind(b"\n") + 1)
 
     def write(self, step: int, values: Mapping[str, float], wall: float) -> None:
         """Appends a line.
@@ -59,8 +59,8 @@ class MetricsFile:
         line: dict[str, float | None] = {"step": step, "wall": round(float(wall), 3)}
         line.update({name: value if math.isfinite(value) else None for name, value in values.items()})
         if os.fstat(self._file.fileno()).st_nlink == 0:
-            self._file.close()  # it was deleted; this raises if the folder is gone too
-            self._file = open_file(self._path, "ab", buffering=0)
+            self._file.close()  # it was deleted: create it again, which raises if the folder is gone too
+            self._file = open_file(self._path, "a+b", buffering=0)
         size = self._file.seek(0, io.SEEK_END)
         rest = json.dumps(line).encode() + b"\n"
         try:
@@ -75,13 +75,6 @@ class MetricsFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _cut_partial_line(path: Path) -> None:
-    with open_file(path, "r+b") as file:
-        data = file.read()
-        if not data.endswith(b"\n"):
-            file.truncate(data.rfind(b"\n") + 1)
 
 
 def read_lines(path: Path, *, unfinished: bool = False, last_bytes: int = 0) -> list[MetricsLine]:

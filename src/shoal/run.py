@@ -183,16 +183,16 @@ class Run:
 
     @cached_property
     def _weights(self) -> CheckpointState:
+        skipped: tuple[str, ...] = ()
         if self._which != "last":
             try:
                 return load_best(self.folder.checkpoints)
             except CheckpointError as error:
                 if self._which == "best":
                     raise
-                corrupt = (str(error),) if (self.folder.checkpoints / BEST).exists() else ()
-            newest = load_checkpoint(self.folder.checkpoints)
-            return replace(newest, skipped=corrupt + newest.skipped)
-        return load_checkpoint(self.folder.checkpoints)
+                skipped = (str(error),) if (self.folder.checkpoints / BEST).exists() else ()
+        newest = load_checkpoint(self.folder.checkpoints)
+        return replace(newest, skipped=skipped + newest.skipped)
 
     @cached_property
     def _spaces(self) -> tuple[Space, Space]:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -284,6 +285,36 @@ def test_wandb_that_fails_does_not_stop_training(tmp_path: Path, nobody: Path, m
         (note,) = log.take_notes()
         assert "service died" in note and log.take_notes() == []
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_sink_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> None:
+    class Page:
+        name = "The page"
+
+        def __init__(self) -> None:
+            self.wrote: list[tuple[int, dict[str, float], float]] = []
+            self.closed = 0
+
+        def write(self, step: int, values: Mapping[str, float], wall: float) -> None:
+            if math.isnan(values["train/loss"]):
+                raise ZeroDivisionError("of its own")
+            self.wrote.append((step, dict(values), wall))
+
+        def close(self) -> None:
+            self.closed += 1
+
+    one, two = Page(), Page()
+    with MetricsLog(tmp_path) as log:
+        log._sinks[:0] = [one, two]
+        log.write(1, {"train/loss": 0.5}, wall=1.0)
+        one.wrote.clear()
+        two.write = lambda *_: None  # type: ignore[method-assign,assignment]
+        log.write(2, {"train/loss": math.nan}, wall=2.0)
+        log.write(3, {"train/loss": 0.5}, wall=3.0)
+        assert log.take_notes() == ["The page stopped at step 2 (ZeroDivisionError('of its own')); training goes on."]
+        assert (one.wrote, one.closed, two.closed) == ([], 1, 0)
+    assert two.wrote == [(1, {"train/loss": 0.5}, 1.0)] and (one.closed, two.closed) == (1, 1)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
