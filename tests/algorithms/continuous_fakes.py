@@ -7,7 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms._continuous_learner import Batch, Networks
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.continuous import Networks
 
 
 class FixedPolicy(nn.Module):
@@ -36,7 +37,7 @@ class LinearCritic(nn.Module):
         return (self.base[:, None] + self.slope[:, None] * total)[:first]  # [M, B, N]
 
 
-BATCH = Batch(
+BATCH = TransitionBatch(
     obs=torch.tensor([[1.0], [2.0]]),
     action=torch.tensor([[0.5], [-0.5]]),
     reward=torch.tensor([1.0, -1.0]),

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from tests.algorithms.continuous_fakes import BATCH, FixedPolicy, LinearCritic, networks
 
-from shoal.algorithms.apex_dpg import Config, critic_loss, make_policy, policy_loss
+from shoal.algorithms.apex_dpg import Config, PricingPolicy, critic_loss, policy_loss
 from shoal.algorithms.interface import PolicyContext
 from shoal.types import EnvSpec
 
@@ -35,7 +35,7 @@ def test_every_lane_of_every_actor_has_its_own_noise() -> None:
     spec = EnvSpec("Fake-v0", (1,), "float32", 1, 0, (400,), (-1.0,) * 400, (1.0,) * 400)
     config, spreads = Config(noise_max=0.2, noise_min=0.025, policy_hidden=(4,), critic_hidden=(4,)), []
     for index in range(2):
-        policy: Any = make_policy(config, spec, PolicyContext(index, actors=2, lanes=2, seed=index))
+        policy: Any = PricingPolicy(config, spec, PolicyContext(index, actors=2, lanes=2, seed=index))
         with torch.no_grad():
             policy.module.policy.body.weights[-1].zero_()
             policy.module.policy.learned.fill_(1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms._value_based import Batch
 from shoal.algorithms.apex_dqn import dqn_loss
+from shoal.algorithms.batches import TransitionBatch
 
 
 class Table(nn.Module):
@@ -22,7 +22,7 @@ class Table(nn.Module):
 
 ONLINE = Table([[1.0, 2.0], [5.0, 4.0]])
 TARGET = Table([[0.0, 0.0], [10.0, 20.0]])
-BATCH = Batch(
+BATCH = TransitionBatch(
     obs=torch.tensor([[0.0], [0.0]]),
     action=torch.tensor([0, 1]),
     reward=torch.tensor([1.0, 1.0]),
@@ -40,7 +40,7 @@ def test_double_q_learning_by_hand() -> None:
     loss = dqn_loss(ONLINE, TARGET, BATCH, double=True, huber_delta=1.0)
     assert loss.td_error.tolist() == [5.0, -1.0]
     assert loss.loss.tolist() == [4.5, 0.5]
-    assert loss.q_mean.item() == 1.5
+    assert loss.metrics["q_mean"].item() == 1.5
 
 
 def test_plain_q_learning_by_hand() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms._value_based import Batch
 from shoal.algorithms.apex_qr_dqn import quantile_loss
+from shoal.algorithms.batches import TransitionBatch
 
 
 class Table(nn.Module):
@@ -29,7 +29,7 @@ def test_full_pairing_by_hand() -> None:
     """
     online = Table([[0.0, 2.0], [0.0, 0.0]])
     goal = Table([[1.0, 3.0], [1.0, 3.0]])
-    batch = Batch(
+    batch = TransitionBatch(
         obs=torch.zeros(1, 1),
         action=torch.tensor([0]),
         reward=torch.tensor([0.0]),

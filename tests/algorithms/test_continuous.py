@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.algorithms import ALGORITHMS, get_algorithm
-from shoal.algorithms._continuous import ActionBounds, ExploringPolicy, GaussianNoise, as_it_is
+from shoal.algorithms.action_bounds import ActionBounds
+from shoal.algorithms.exploring_policy import ExploringPolicy, GaussianNoise, as_it_is
 from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.algorithms.kinds import fitting
 from shoal.algorithms.state import module_tensors
@@ -221,15 +222,15 @@ def test_all_of_policy_and_critic_is_learned_and_targets_follow(name: str) -> No
 def test_targets_move_by_tau() -> None:
     """Two updates at 1e-9: the networks stand still, the target goes half of the way, and half of the rest."""
     learner = learner_of("td3", tau=0.5, target_period=1, learning_rate=1e-9, policy_learning_rate=1e-9)
-    networks = learner._networks
+    critic, target = learner._networks["critic"], learner._networks["target_critic"]
     with torch.no_grad():
-        networks.target_critic.body.weights[0].copy_(networks.critic.body.weights[0] + 1.0)
+        target.body.weights[0].copy_(critic.body.weights[0] + 1.0)
     learner.step(sample_of())
     learner.step(sample_of())
-    apart = networks.target_critic.body.weights[0] - networks.critic.body.weights[0]
+    apart = target.body.weights[0] - critic.body.weights[0]
     torch.testing.assert_close(apart, torch.full_like(apart, 0.25), rtol=0, atol=1e-5)
     learner.weights_replaced()
-    assert torch.equal(networks.target_critic.body.weights[0], networks.critic.body.weights[0])
+    assert torch.equal(target.body.weights[0], critic.body.weights[0])
 
 
 def test_the_learner_keeps_the_statistics_and_publishes_them() -> None:

@@ -28,9 +28,10 @@ def loss_of(name: str, seed: int = 0, **config: Any) -> float:
 def changed(learner: Any, seed: int) -> set[str]:
     """Which networks an update changes."""
     names = ("policy", "critic", "target_policy", "target_critic")
-    before = {name: getattr(learner._networks, name).body.weights[0].detach().clone() for name in names}
+    networks = {name: getattr(network, name, network) for name, network in learner._networks.items() if name in names}
+    before = {name: network.body.weights[0].detach().clone() for name, network in networks.items()}
     learner.step(sample_of(seed=seed))
-    return {name for name in names if not torch.equal(before[name], getattr(learner._networks, name).body.weights[0])}
+    return {name for name in networks if not torch.equal(before[name], networks[name].body.weights[0])}
 
 
 # Actors.
@@ -72,7 +73,7 @@ def test_targets_are_copied_after_their_period(name: str) -> None:
     learner = learner_of(name, target_period=3, tau=1.0)
     targets = [changed(learner, seed) & {"target_policy", "target_critic"} for seed in range(3)]
     assert targets == [set(), set(), {"target_policy", "target_critic"}]
-    critic, target = learner._networks.critic, learner._networks.target_critic
+    critic, target = learner._networks["critic"], learner._networks["target_critic"]
     assert all(torch.equal(a, b) for a, b in zip(critic.parameters(), target.parameters(), strict=True))
 
 
@@ -86,18 +87,18 @@ def test_gradients_are_clipped_to_the_norm_that_is_set(name: str) -> None:
         for seed in range(2):  # TD3's policy learns at the second
             norm = one.step(sample_of(seed=seed)).metrics["gradient_norm"].item()
         assert norm > 2e-3, "what is reported is the norm before"
-    for part in (learner._critic, learner._policy):
+    for part in learner._parts:
         assert part.flat.grad.norm().item() <= 1e-3 * 1.001
-    assert free._critic.flat.grad.norm().item() > 2e-3
+    assert free._parts[0].flat.grad.norm().item() > 2e-3
 
 
 def test_apex_dpg_bounds_every_element_of_the_policys_gradient() -> None:
     learner = learner_of("apex-dpg", gradient_clip=None, target_period=100)
     with torch.no_grad():
-        learner._networks.critic.body.weights[-1].mul_(1e5)  # steep
+        learner._networks["critic"].body.weights[-1].mul_(1e5)  # steep
     learner.step(sample_of())
-    assert learner._policy.flat.grad.abs().max().item() == 1.0
-    assert learner._critic.flat.grad.abs().max().item() > 10.0
+    assert learner._parts[1].flat.grad.abs().max().item() == 1.0
+    assert learner._parts[0].flat.grad.abs().max().item() > 10.0
 
 
 def test_importance_weights_grow_to_their_full_exponent() -> None:
@@ -134,7 +135,7 @@ def test_sacs_temperature_aims_at_minus_the_number_of_action_values() -> None:
     for target, config in ((-2.0, {}), (0.5, {"target_entropy": 0.5})):
         learner = learner_of("sac", **config)
         entropy = learner.step(sample_of()).metrics["entropy"].item()
-        assert learner._policy.flat.grad[-1].item() == pytest.approx(entropy - target, abs=1e-5)
+        assert learner._parts[1].flat.grad[-1].item() == pytest.approx(entropy - target, abs=1e-5)
 
 
 def test_sacs_temperature_is_learned_unless_it_is_fixed() -> None:

@@ -24,7 +24,7 @@ def test_quantiles_learn_from_every_target_quantile() -> None:
     loss = quantile_critic_loss(nets, BATCH, tau=quantile_midpoints(2), kappa=1.0)
     assert loss.loss[0].item() == pytest.approx(0.95 / 4 + 0.1325 * 3 / 4)
     assert loss.td_error.tolist() == pytest.approx([2.95 - 2.0, -1.0 - 2.0])  # the second terminated
-    assert loss.q_mean.item() == pytest.approx(2.0)
+    assert loss.metrics["q_mean"].item() == pytest.approx(2.0)
 
 
 def test_atoms_learn_the_projected_target() -> None:

@@ -20,7 +20,7 @@ def test_both_critics_learn_the_lesser_target() -> None:
     loss = critic_loss(nets, BATCH, torch.tensor([[0.9], [0.0]]), clip=0.5)
     torch.testing.assert_close(loss.loss, torch.tensor([3.205, 31.25]))
     torch.testing.assert_close(loss.td_error, torch.tensor([0.2, -3.75]))
-    torch.testing.assert_close(loss.q_mean, torch.tensor(2.75))
+    torch.testing.assert_close(loss.metrics["q_mean"], torch.tensor(2.75))
 
 
 def test_the_policy_climbs_the_first_critic_only() -> None:

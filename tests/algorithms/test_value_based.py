@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.algorithms import get_algorithm
-from shoal.algorithms._value_based import InitialPriorities
+from shoal.algorithms.initial_priorities import InitialPriorities
 from shoal.algorithms.interface import Learner, LearnerContext, LearnerState, Outcome, PolicyContext
 from shoal.errors import ConfigError
 from shoal.types import FINAL, EnvSpec, Sample, Transition

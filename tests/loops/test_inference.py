@@ -262,6 +262,6 @@ def test_a_policy_that_cannot_leave_the_cpu_is_refused(tmp_path: Path, monkeypat
     settings = served()
     places, _ = prepared(tmp_path, settings)
     monkeypatch.setattr(assembly, "inference_device", lambda *_: torch.device("cuda"))
-    monkeypatch.delattr("shoal.algorithms._actor_critic.ActorCriticPolicy.to", raising=False)
+    monkeypatch.delattr("shoal.algorithms.actor_critic.ActorCriticPolicy.to", raising=False)
     with pytest.raises(ConfigError, match=r"impala computes on the CPU only.*actor\.inference_device = cpu"):
         assembly.build_inference(settings, places)

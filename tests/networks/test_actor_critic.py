@@ -50,13 +50,13 @@ def test_a_sequence_is_what_its_steps_are(reset_at: int | None) -> None:
     if reset_at is not None:
         first[reset_at, 1] = True
     state = (torch.randn(2, 8), torch.randn(2, 8))
-    whole = network.unroll(obs, state, first)
+    whole = network.unroll(obs, torch.cat(state, dim=1), first)
     for t in range(4):
         alive = (~first[t]).float().unsqueeze(1)
         state = network.recur(network.embed(obs[t]), (state[0] * alive, state[1] * alive))
         assert torch.allclose(whole.params[t], network.policy(state[0]), atol=1e-6)
         assert torch.allclose(whole.value[t], network.value(obs[t], state[0]), atol=1e-6)
     if reset_at is not None:  # what came before a reset leaves no trace behind it
-        other = network.unroll(torch.cat((torch.randn(2, 2, 5), obs[2:])), state, first)
+        other = network.unroll(torch.cat((torch.randn(2, 2, 5), obs[2:])), torch.cat(state, dim=1), first)
         assert torch.allclose(other.params[2:, 1], whole.params[2:, 1], atol=1e-6)
         assert not torch.allclose(other.params[2:, 0], whole.params[2:, 0], atol=1e-6)

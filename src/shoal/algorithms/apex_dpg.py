@@ -27,40 +27,40 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from shoal.algorithms._continuous import (
-    ActionBounds,
+from shoal.algorithms.action_bounds import ActionBounds
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.continuous import (
     ActivationName,
     ContinuousConfig,
     Correlation,
     CriticHidden,
-    ExploringPolicy,
-    GaussianNoise,
+    CriticLearningRate,
     GradientClip,
-    LearningRate,
+    Networks,
     NStep,
     PolicyHidden,
     PolicyLearningRate,
     TargetPeriod,
     Tau,
-    as_it_is,
     continuous_algorithm,
+    continuous_learner,
+    critic_network,
+    policy_network,
 )
-from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
-from shoal.algorithms._value_based import InitialPriorities
-from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, Policy, PolicyContext
-from shoal.networks import CriticNetwork, PolicyNetwork
+from shoal.algorithms.exploring_policy import ExploringPolicy, GaussianNoise, as_it_is
+from shoal.algorithms.initial_priorities import InitialPriorities
+from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, PolicyContext
+from shoal.algorithms.learner import Loss
 from shoal.ops import bootstrap_target, sigma_ladder
 from shoal.replay import Column
 from shoal.types import Array, EnvSpec
-
-NAME = "apex-dpg"
 
 
 class Config(ContinuousConfig):
     """Hyper-parameters of Ape-X DPG."""
 
     n_step: NStep = 5
-    learning_rate: LearningRate = 1e-4
+    learning_rate: CriticLearningRate = 1e-4
     policy_learning_rate: PolicyLearningRate = 1e-4
     gradient_clip: GradientClip = 40.0
     tau: Tau = 1.0
@@ -80,23 +80,15 @@ class Config(ContinuousConfig):
 
 
 class Module(nn.Module):
-    """What actors hold: the policy, and the critic that prices its steps."""
+    """What actors get: the policy, and the critic that its initial priorities come from."""
 
     def __init__(self, config: Config, spec: EnvSpec) -> None:
         super().__init__()
-        size, normalize = ActionBounds(spec).size, config.normalize_observations
-        shape = (spec.obs_shape, size)
-        self.policy = PolicyNetwork(*shape, config.policy_hidden, config.activation, normalize=normalize, tanh=True)
-        self.critic = CriticNetwork(*shape, config.critic_hidden, config.activation)
-
-
-def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
-    """What the policy records beside the stream."""
-    return (Column("priority", "float32"),)
+        self.policy, self.critic = policy_network(config, spec), critic_network(config, spec)
 
 
 class PricingPolicy:
-    """An exploring policy that knows what its steps are worth."""
+    """An exploring policy that computes initial priorities of its own steps."""
 
     def __init__(self, config: Config, spec: EnvSpec, seat: PolicyContext) -> None:
         self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
@@ -110,16 +102,13 @@ class PricingPolicy:
 
     @property
     def module(self) -> nn.Module:
-        """Policy and critic."""
         return self._module
 
     def initial_state(self, lanes: int) -> Any:
-        """No recurrence."""
         return ()
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        """See `Policy.act`."""
         policy = self._module.policy
         seen = policy.normalized(torch.from_numpy(obs))
         best = policy.from_normalized(seen)  # [N, A]
@@ -131,51 +120,43 @@ class PricingPolicy:
         return Decision(self._bounds.to_env(squashed), state)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
-        """The initial priority of the step n before this one."""
         scaled = outcome._replace(reward=outcome.reward * np.float32(self._scale))
         return {"priority": self._priorities.push(self._taken, self._best, scaled)}
 
     def reset(self) -> None:
-        """See `Policy.reset`."""
         self._priorities.reset()
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return PricingPolicy(config, spec, seat)
-
-
-def critic_loss(networks: Networks, batch: Batch) -> CriticLoss:
+def critic_loss(networks: Networks, batch: TransitionBatch) -> Loss:
     """Half the squared error of the n-step target, per sample."""
     with torch.no_grad():
         q_t = networks.target_critic(batch.next_obs, networks.target_policy.from_normalized(batch.next_obs))
         goal = bootstrap_target(q_t[0, :, 0], batch.reward, batch.discount)
     q_tm1 = networks.critic(batch.obs, batch.action)[0, :, 0]  # [B]
     error = goal - q_tm1
-    return CriticLoss(0.5 * error.square(), error, q_tm1.mean())
+    return Loss(0.5 * error.square(), error, {"q_mean": q_tm1.mean()})
 
 
-def policy_loss(networks: Networks, batch: Batch) -> PolicyLoss:
+def policy_loss(networks: Networks, batch: TransitionBatch) -> Loss:
     """What the critic thinks of the policy's actions, to be raised."""
-    return PolicyLoss(-networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), {})
+    return Loss(-networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), None, {})
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
     module = Module(config, spec)
-    rules = Rules(critic_loss, policy_loss, policy_gradient_bound=1.0)
-    return ContinuousLearner(module.policy, module.critic, rules, config, spec, context, module)
+    parts = (module.policy, module.critic, critic_loss, policy_loss)
+    return continuous_learner(config, spec, context, *parts, policy_gradient_bound=1.0, module=module)
 
 
 ALGORITHM = continuous_algorithm(
-    NAME,
+    "apex-dpg",
     "DPG with n-step returns, prioritized replay and a ladder of noise",
     Config,
-    make_policy,
+    PricingPolicy,
     make_learner,
     min_size=1_000,
     samples_per_insert=128,
     lanes=4,
-    columns=columns,
+    columns=(Column("priority", "float32"),),
     selector={"type": "prioritized", "alpha": 0.6},
 )

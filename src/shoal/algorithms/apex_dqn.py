@@ -18,27 +18,38 @@ Deviations from the paper:
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
-from shoal.algorithms._value_based import (
-    DEFAULTS,
-    Batch,
-    EpsilonGreedyPolicy,
-    Loss,
-    ValueConfig,
-    ValueLearner,
-    make_view,
-    priority_column,
-    require_discrete,
-)
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.epsilon_greedy import EpsilonConfig, EpsilonGreedyPolicy
+from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, LearningRate, Width
+from shoal.algorithms.kinds import require_kind
+from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.optimizer import TargetNetwork
 from shoal.networks import QNetwork
-from shoal.ops import double_q_target, huber, q_learning_target, td_error
+from shoal.ops import double_q_target, huber, linear_schedule, q_learning_target, td_error
+from shoal.replay import Column, NStepView
 from shoal.types import EnvSpec
 
-NAME = "apex-dqn"
+
+class ValueConfig(EpsilonConfig):
+    """Hyper-parameters common to the Ape-X family of Q-learners."""
+
+    learning_rate: LearningRate = 1e-4
+    adam_epsilon: float = Field(1.5e-4, gt=0, description="Adam's epsilon.")
+    gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
+    target_period: int = Field(2_500, ge=1, description="Updates between two copies into the target network.")
+    hidden: tuple[Width, ...] = Field((256, 256), description="Layer widths for vector observations.")
+    dueling: bool = Field(True, description="Value and advantage streams.")
+    beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
+    beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
 
 
 class Config(ValueConfig):
@@ -53,16 +64,9 @@ def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     return QNetwork(spec.obs_shape, spec.obs_dtype, spec.num_actions, config.hidden, config.dueling)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return EpsilonGreedyPolicy(make_network(config, spec), _action_values, config, spec, seat)
-
-
-def _action_values(q: Tensor) -> Tensor:
-    return q
-
-
-def dqn_loss(network: nn.Module, target: nn.Module, batch: Batch, *, double: bool, huber_delta: float) -> Loss:
+def dqn_loss(
+    network: nn.Module, target: nn.Module, batch: TransitionBatch, *, double: bool, huber_delta: float
+) -> Loss:
     """Huber loss of the (double) Q-learning error, per sample."""
     q_tm1 = network(batch.obs)  # [B, A]
     with torch.no_grad():
@@ -72,27 +76,56 @@ def dqn_loss(network: nn.Module, target: nn.Module, batch: Batch, *, double: boo
         else:
             goal = q_learning_target(q_t, batch.reward, batch.discount)
     error = td_error(q_tm1, batch.action, goal)
-    return Loss(huber(error, huber_delta), error, q_tm1.mean())
+    return Loss(huber(error, huber_delta), error, {"q_mean": q_tm1.mean()})
 
 
-def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
-
-    def loss(network: nn.Module, target: nn.Module, batch: Batch) -> Loss:
-        return dqn_loss(network, target, batch, double=config.double, huber_delta=config.huber_delta)
-
-    return ValueLearner(make_network(config, spec), make_network(config, spec), loss, config, context)
+MakeNetwork = Callable[[Any, EnvSpec], nn.Module]
+ValueLoss = Callable[[nn.Module, nn.Module, TransitionBatch], Loss]
+"""Of the online network, the target network and a batch."""
+MakeLoss = Callable[[Any, torch.device], ValueLoss]
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="dueling double DQN, n-step, prioritized replay fed by many actors",
-    config=Config,
-    check=lambda spec: require_discrete(spec, NAME),
-    columns=priority_column,
-    make_view=make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    actions="discrete",
-    defaults=DEFAULTS,
+def value_algorithm(
+    name: str, summary: str, config: type[ValueConfig], make_network: MakeNetwork, make_loss: MakeLoss
+) -> Algorithm:
+    """An Ape-X Q-learner: its algorithms differ in the network and the loss."""
+
+    def make_learner(config: ValueConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
+        network = make_network(config, spec).to(context.device)
+        target, loss = copy.deepcopy(network), make_loss(config, context.device)
+        objective = Objective(
+            parameters=network,
+            loss=lambda batch: loss(network, target, batch),
+            learning_rate=config.schedule(config.learning_rate),
+            epsilon=config.adam_epsilon,
+            gradient_clip=config.gradient_clip,
+        )
+        follows = TargetNetwork(target, network, period=config.target_period)
+        beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
+        return GradientLearner({"policy": network, "target": target}, [objective], [follows], context, beta=beta)
+
+    return Algorithm(
+        name=name,
+        summary=summary,
+        config=config,
+        check=lambda spec: require_kind(spec, name, "discrete"),
+        columns=lambda config, spec: (Column("priority", "float32"),),
+        make_view=lambda config, schema: NStepView(schema, config.n_step, config.gamma),
+        make_policy=lambda config, spec, seat: EpsilonGreedyPolicy(make_network(config, spec), config, spec, seat),
+        make_learner=make_learner,
+        actions="discrete",
+        defaults={
+            "learner": {"batch_size": 512, "prefetch": 2},
+            "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},
+        },
+    )
+
+
+def make_loss(config: Config, device: torch.device) -> ValueLoss:
+    """The loss with its settings."""
+    return partial(dqn_loss, double=config.double, huber_delta=config.huber_delta)
+
+
+ALGORITHM = value_algorithm(
+    "apex-dqn", "dueling double DQN, n-step, prioritized replay fed by many actors", Config, make_network, make_loss
 )

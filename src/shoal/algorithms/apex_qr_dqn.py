@@ -15,27 +15,18 @@ Deviations from the papers:
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from shoal.algorithms._value_based import (
-    DEFAULTS,
-    Batch,
-    EpsilonGreedyPolicy,
-    Loss,
-    ValueConfig,
-    ValueLearner,
-    make_view,
-    priority_column,
-    require_discrete,
-)
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
+from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, value_algorithm
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.learner import Loss
 from shoal.networks import QuantileNetwork
 from shoal.ops import batched_index, double_quantile_target, quantile_huber_loss, quantile_midpoints
 from shoal.types import EnvSpec
-
-NAME = "apex-qr-dqn"
 
 
 class Config(ValueConfig):
@@ -51,44 +42,25 @@ def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     return QuantileNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return EpsilonGreedyPolicy(make_network(config, spec), _action_values, config, spec, seat)
-
-
-def _action_values(dist: Tensor) -> Tensor:
-    return dist.mean(dim=-1)
-
-
-def quantile_loss(network: nn.Module, target: nn.Module, batch: Batch, *, tau: Tensor, kappa: float) -> Loss:
+def quantile_loss(network: nn.Module, target: nn.Module, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:
     """Quantile Huber loss of the double Q-learning target, per sample."""
     dist_tm1 = network(batch.obs)  # [B, A, N]
     with torch.no_grad():
         goal = double_quantile_target(network(batch.next_obs), target(batch.next_obs), batch.reward, batch.discount)
     chosen = batched_index(dist_tm1, batch.action)  # [B, N]
     error = goal.mean(dim=-1) - chosen.mean(dim=-1)
-    return Loss(quantile_huber_loss(chosen, tau, goal, kappa), error, dist_tm1.mean())
+    return Loss(quantile_huber_loss(chosen, tau, goal, kappa), error, {"q_mean": dist_tm1.mean()})
 
 
-def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
-    tau = quantile_midpoints(config.quantiles).to(context.device)
-
-    def loss(network: nn.Module, target: nn.Module, batch: Batch) -> Loss:
-        return quantile_loss(network, target, batch, tau=tau, kappa=config.kappa)
-
-    return ValueLearner(make_network(config, spec), make_network(config, spec), loss, config, context)
+def make_loss(config: Config, device: torch.device) -> ValueLoss:
+    """The loss with its settings."""
+    return partial(quantile_loss, tau=quantile_midpoints(config.quantiles).to(device), kappa=config.kappa)
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="Ape-X with quantile regression: learns the distribution of the return",
-    config=Config,
-    check=lambda spec: require_discrete(spec, NAME),
-    columns=priority_column,
-    make_view=make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    actions="discrete",
-    defaults=DEFAULTS,
+ALGORITHM = value_algorithm(
+    "apex-qr-dqn",
+    "Ape-X with quantile regression: learns the distribution of the return",
+    Config,
+    make_network,
+    make_loss,
 )

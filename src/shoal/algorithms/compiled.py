@@ -1,11 +1,9 @@
-"""One update as compiled code, on a CPU.
+"""A gradient as compiled code, on a CPU.
 
-Beside its matrix products an update of small networks is two hundred operations on small tensors, and each finds the
-processor's cache full of the products' operands. torch.compile makes one C++ function of all of them: what is done to
-an element is done in one pass, and no Python runs in between. Algorithms are written as before; where the way of
-writing matters (`EnsembleMLP`, `Descent`, `Follower`), they ask `torch.compiler.is_compiling()`.
+Besides its matrix products a gradient of small networks is a hundred operations on small tensors. torch.compile makes
+one C++ function of them: what is done to an element is done in one pass, and no Python runs in between.
 
-It takes a C++ compiler, and 10 to 40 seconds for each kind of update.
+It takes a C++ compiler, and 10 to 40 seconds for each objective.
 """
 
 from __future__ import annotations
@@ -34,58 +32,54 @@ Inputs = TypeVar("Inputs", bound=NamedTuple)
 Output = TypeVar("Output")
 
 WORTH_IT = 3
-"""Updates of one size, after which the next are compiled: batches that are still growing are not waited for."""
+"""Calls of one size before the next is compiled: batches may still be growing."""
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 """The environment variable that says where torch.compile keeps its code."""
-OPTIONS: dict[str, Any] = {
-    "cpp_wrapper": True,  # kernels are called from C++
-    "fallback_random": True,  # torch's own random numbers: faster, and the same as without compiling
-    "compile_threads": 1,  # in this process: no others that could be left behind
-    "fx_graph_cache": False,  # it is unpickled
-    "cpp_cache_precompile_headers": False,  # they are kept elsewhere than in `FOLDER`
+BACKEND: dict[str, Any] = {
+    "options": {
+        "cpp_wrapper": True,  # kernels are called from C++
+        "fallback_random": True,  # torch's own random numbers: faster, and the same as without compiling
+        "compile_threads": 1,  # in this process: no others that could be left behind
+        "fx_graph_cache": False,  # it is unpickled
+        "cpp_cache_precompile_headers": False,  # they are kept elsewhere than in `FOLDER`
+    }
 }
+"""What torch.compile makes of a traced function."""
 
 
 class Compiled(Generic[Inputs, Output]):
-    """Calls an update, as torch.compile makes it for the largest inputs, and as it is for others."""
+    """Calls a function: compiled for the largest inputs, as it is for smaller ones."""
 
-    def __init__(self, update: Callable[..., Output], before: Callable[[], None]) -> None:
-        """Args:
-        update: `update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None). Every combination of flags is
-            compiled by itself.
-        before: called before each update that is compiled.
-        """
+    def __init__(self, function: Callable[[Inputs], Output]) -> None:
+        """`function` takes a NamedTuple of tensors (or None)."""
         require_compiler()
-        self._update, self._before = update, before
+        self._function = function
         self._size, self._seen = 0, 0
-        self._made: dict[tuple[bool, ...], Callable[..., Output]] = {}
+        self._made: Callable[[Inputs], Output] | None = None
 
-    def __call__(self, inputs: Inputs, *flags: bool) -> Output:
-        """The update of these inputs."""
+    def __call__(self, inputs: Inputs) -> Output:
         size = size_of(inputs)
         if size > self._size:
             self._size, self._seen = size, 0
-            self._made.clear()
+            self._made = None
         self._seen += size == self._size
         if size < self._size or self._seen <= WORTH_IT:
-            return self._update(inputs, *flags)
-        self._before()
-        made = self._made.get(flags)
-        return made(inputs, *flags) if made else self._make(inputs, flags)
+            return self._function(inputs)
+        return self._made(inputs) if self._made else self._make(inputs)
 
-    def _make(self, inputs: Inputs, flags: tuple[bool, ...]) -> Output:
+    def _make(self, inputs: Inputs) -> Output:
         """Compiles and runs it."""
-        made = torch.compile(_alone(self._update), fullgraph=True, dynamic=False, options=OPTIONS)
+        made = torch.compile(_alone(self._function), fullgraph=True, dynamic=False, **BACKEND)
         try:
             with _compiling():
-                output = made(inputs, *flags)
+                output = made(inputs)
         except Exception as error:  # torch.compile has no class for what it raises
             said = [line for line in str(error).splitlines() if line.strip()]
             raise ConfigError(
-                f"learner.compile=true, but torch.compile cannot make this update: {' '.join(said[:6])[:1000]} "
+                f"learner.compile=true, but torch.compile cannot compile this update: {' '.join(said[:6])[:1000]} "
                 "Set learner.compile=false to train without it."
             ) from error
-        self._made[flags] = made
+        self._made = made
         return output
 
 
@@ -113,7 +107,7 @@ def _compiling() -> Iterator[None]:
     if os.environ.get(FOLDER, default_cache_dir()) == default_cache_dir():
         os.environ[FOLDER] = str(_own_folder())
     dynamo: dict[str, Any] = {"trace_autograd_ops": True, "automatic_dynamic_local_pgo": False}
-    # Ctrl-C is for this process, which will end in order; it reaches the C++ compiler, too, and would break it off.
+    # Ctrl-C is for this process, which stops cleanly; it would reach and kill the C++ compiler, too.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         # Besides the switch for gradients, what would be unpickled is off.
@@ -137,12 +131,12 @@ def _own_folder() -> Path:
     return own
 
 
-def _alone(update: Callable[..., Output]) -> Callable[..., Output]:
+def _alone(function: Callable[[Inputs], Output]) -> Callable[[Inputs], Output]:
     """The same as a function of its own: torch.compile counts versions by their code, and those of other learners in
     this process would count, too.
     """
 
-    def call(inputs: Any, *flags: bool) -> Output:
-        return update(inputs, *flags)
+    def call(inputs: Inputs) -> Output:
+        return function(inputs)
 
     return types.FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)

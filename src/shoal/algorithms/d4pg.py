@@ -19,40 +19,33 @@ Deviations from the paper:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from shoal.algorithms._continuous import (
-    ActionBounds,
-    ContinuousConfig,
-    Correlation,
-    ExploringPolicy,
-    GaussianNoise,
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.continuous import (
+    CriticLearningRate,
     GradientClip,
-    LearningRate,
+    LossFunction,
+    Networks,
+    NoiseConfig,
     NStep,
     PolicyLearningRate,
     Sigma,
     TargetPeriod,
     Tau,
-    as_it_is,
     continuous_algorithm,
+    continuous_learner,
+    critic_network,
+    noisy_policy,
+    policy_network,
 )
-from shoal.algorithms._continuous_learner import (
-    Batch,
-    ContinuousLearner,
-    CriticLoss,
-    CriticLossFunction,
-    Networks,
-    PolicyLoss,
-    Rules,
-)
-from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
-from shoal.networks import CriticNetwork, PolicyNetwork
+from shoal.algorithms.interface import Learner, LearnerContext
+from shoal.algorithms.learner import Loss
 from shoal.ops import (
     bootstrap_target,
     categorical_loss,
@@ -63,20 +56,17 @@ from shoal.ops import (
 )
 from shoal.types import EnvSpec
 
-NAME = "d4pg"
 
-
-class Config(ContinuousConfig):
+class Config(NoiseConfig):
     """Hyper-parameters of D4PG."""
 
     n_step: NStep = 5
-    learning_rate: LearningRate = 1e-4
+    learning_rate: CriticLearningRate = 1e-4
     policy_learning_rate: PolicyLearningRate = 1e-4
     gradient_clip: GradientClip = 40.0
     tau: Tau = 1.0
     target_period: TargetPeriod = 100
     noise: Sigma = 0.3
-    noise_correlation: Correlation = 0.0
     critic: Literal["quantile", "categorical"] = Field("quantile", description="What the critic's outputs are.")
     atoms: int = Field(51, ge=2, le=1024, description="Quantiles, or atoms of the categorical critic.")
     kappa: float = Field(1.0, gt=0, description="quantile: where its loss turns from quadratic to linear.")
@@ -96,35 +86,17 @@ class Config(ContinuousConfig):
         return self
 
 
-def make_network(config: Config, spec: EnvSpec) -> PolicyNetwork:
-    """The action at an observation: [B, *obs_shape] -> [B, A] in [-1, 1]."""
-    size, normalize = ActionBounds(spec).size, config.normalize_observations
-    return PolicyNetwork(spec.obs_shape, size, config.policy_hidden, config.activation, normalize=normalize, tanh=True)
-
-
-def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
-    """The distribution of the return: [B, F], [B, A] -> [1, B, N] quantiles, or logits of atoms."""
-    size = ActionBounds(spec).size
-    return CriticNetwork(spec.obs_shape, size, config.critic_hidden, config.activation, outputs=config.atoms)
-
-
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    noise = GaussianNoise(np.full(seat.lanes, config.noise), config.noise_correlation)
-    return ExploringPolicy(make_network(config, spec), noise, as_it_is, spec, seat)
-
-
-def quantile_critic_loss(networks: Networks, batch: Batch, *, tau: Tensor, kappa: float) -> CriticLoss:
+def quantile_critic_loss(networks: Networks, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:
     """Quantile Huber loss of all pairs, per sample."""
     with torch.no_grad():
         dist_t = networks.target_critic(batch.next_obs, networks.target_policy.from_normalized(batch.next_obs))[0]
         goal = bootstrap_target(dist_t, batch.reward, batch.discount)  # [B, N]
     dist_tm1 = networks.critic(batch.obs, batch.action)[0]  # [B, N]
     error = goal.mean(dim=1) - dist_tm1.mean(dim=1)
-    return CriticLoss(quantile_huber_loss(dist_tm1, tau, goal, kappa), error, dist_tm1.mean())
+    return Loss(quantile_huber_loss(dist_tm1, tau, goal, kappa), error, {"q_mean": dist_tm1.mean()})
 
 
-def categorical_critic_loss(networks: Networks, batch: Batch, *, atoms: Tensor) -> CriticLoss:
+def categorical_critic_loss(networks: Networks, batch: TransitionBatch, *, atoms: Tensor) -> Loss:
     """Cross-entropy with the target distribution projected onto the atoms, per sample."""
     with torch.no_grad():
         logits_t = networks.target_critic(batch.next_obs, networks.target_policy.from_normalized(batch.next_obs))[0]
@@ -132,41 +104,35 @@ def categorical_critic_loss(networks: Networks, batch: Batch, *, atoms: Tensor) 
         goal = categorical_projection(atoms, moved, logits_t.softmax(dim=1))  # [B, N]
     logits_tm1 = networks.critic(batch.obs, batch.action)[0]  # [B, N]
     q_tm1 = (logits_tm1.detach().softmax(dim=1) * atoms).sum(dim=1)
-    return CriticLoss(categorical_loss(logits_tm1, goal), (goal * atoms).sum(dim=1) - q_tm1, q_tm1.mean())
+    error = (goal * atoms).sum(dim=1) - q_tm1
+    return Loss(categorical_loss(logits_tm1, goal), error, {"q_mean": q_tm1.mean()})
 
 
-def policy_loss(networks: Networks, batch: Batch, *, atoms: Tensor | None) -> PolicyLoss:
+def policy_loss(networks: Networks, batch: TransitionBatch, *, atoms: Tensor | None) -> Loss:
     """The mean of the return's distribution at the policy's actions, to be raised; `atoms` of a categorical critic."""
     out = networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs))[0]  # [B, N]
     q = out.mean(dim=1) if atoms is None else (out.softmax(dim=1) * atoms).sum(dim=1)
-    return PolicyLoss(-q.mean(), {})
+    return Loss(-q.mean(), None, {})
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
-    critics: CriticLossFunction
+    critics: LossFunction
     if config.critic == "quantile":
         atoms, tau = None, quantile_midpoints(config.atoms).to(context.device)
-
-        def critics(networks: Networks, batch: Batch) -> CriticLoss:
-            return quantile_critic_loss(networks, batch, tau=tau, kappa=config.kappa)
+        critics = partial(quantile_critic_loss, tau=tau, kappa=config.kappa)
     else:
         assert config.value_min is not None and config.value_max is not None
-        atoms = fixed = support(config.value_min, config.value_max, config.atoms).to(context.device)
-
-        def critics(networks: Networks, batch: Batch) -> CriticLoss:
-            return categorical_critic_loss(networks, batch, atoms=fixed)
-
-    rules = Rules(critics, lambda networks, batch: policy_loss(networks, batch, atoms=atoms))
-    parts = (make_network(config, spec), make_critic(config, spec), rules)
-    return ContinuousLearner(*parts, config, spec, context)
+        atoms = support(config.value_min, config.value_max, config.atoms).to(context.device)
+        critics = partial(categorical_critic_loss, atoms=atoms)
+    policy, critic = policy_network(config, spec), critic_network(config, spec, outputs=config.atoms)
+    return continuous_learner(config, spec, context, policy, critic, critics, partial(policy_loss, atoms=atoms))
 
 
 ALGORITHM = continuous_algorithm(
-    NAME,
+    "d4pg",
     "distributional critic (quantile or categorical), n-step, Gaussian noise",
     Config,
-    make_policy,
+    noisy_policy,
     make_learner,
     min_size=1_000,
     samples_per_insert=128,

@@ -15,19 +15,20 @@ Deviations from the paper:
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from pydantic import Field
 
-from shoal.algorithms import _actor_critic as common
-from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
-from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
+from shoal.algorithms import actor_critic as common
+from shoal.algorithms.actor_critic import ActorCriticConfig
+from shoal.algorithms.batches import SequenceBatch, after_burn_in
+from shoal.algorithms.interface import Learner, LearnerContext
+from shoal.algorithms.learner import Loss
+from shoal.algorithms.optimizer import TargetNetwork
 from shoal.networks import ActorCritic
-from shoal.ops import ActionDistribution, clipped_surrogate_loss, masked_mean, normalized, vtrace
-from shoal.replay import Column
+from shoal.ops import ActionDistribution, clipped_surrogate_loss, discounts, masked_mean, normalized, vtrace
 from shoal.types import EnvSpec
-
-NAME = "impact"
 
 
 class Config(ActorCriticConfig):
@@ -44,18 +45,8 @@ class Config(ActorCriticConfig):
     normalize_advantages: bool = Field(True, description="Divide advantages by their deviation within the batch.")
 
 
-def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
-    """What the policy records beside the stream."""
-    return common.columns(config, spec)
-
-
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return ActorCriticPolicy(config, spec, seat)
-
-
 def impact_loss(
-    network: ActorCritic, target: ActorCritic, batch: Batch, config: Config, distribution: ActionDistribution
+    network: ActorCritic, target: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution
 ) -> Loss:
     """Clipped surrogate against the target policy, value error and entropy."""
     params, values = network.unroll(batch.obs, batch.state, batch.first)
@@ -68,7 +59,7 @@ def impact_loss(
             target_log_prob - behaviour_log_prob,
             target_values,
             batch.reward,
-            batch.discount,
+            discounts(batch.terminated, config.gamma),
             batch.mask,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
@@ -92,32 +83,25 @@ def impact_loss(
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), batch.mask)
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "target_kl": drift}
-    return Loss(total, {name: metric.detach() for name, metric in metrics.items()})
+    return Loss(total, None, metrics)
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
-    distribution = common.make_distribution(spec)
-    network, target = common.make_network(config, spec), common.make_network(config, spec)
+    network = common.make_network(config, spec).to(context.device)
+    target, distribution = copy.deepcopy(network), common.make_distribution(spec)
 
-    def loss(network: ActorCritic, batch: Batch) -> Loss:
+    def loss(batch: SequenceBatch) -> Loss:
+        batch = after_burn_in(network, batch, config.burn_in, target)
         return impact_loss(network, target, batch, config, distribution)
 
-    return SequenceLearner(network, loss, config, context, target=target, target_period=config.target_period)
+    follows = TargetNetwork(target, network, period=config.target_period)
+    return common.sequence_learner(config, context, network, loss, {"target": target}, (follows,))
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="IMPALA with a target network, a clipped surrogate and batches used several times",
-    config=Config,
-    check=common.accept,
-    check_replay=common.check_replay,
-    columns=columns,
-    make_view=common.make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    feature_column=common.feature_column,
-    steps_per_draw=lambda config: config.unroll,
-    served=True,
-    defaults=common.defaults({"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4}),
+ALGORITHM = common.sequence_algorithm(
+    "impact",
+    "IMPALA with a target network, a clipped surrogate and batches used several times",
+    Config,
+    make_learner,
+    queue={"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4},
 )

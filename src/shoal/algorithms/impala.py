@@ -29,17 +29,23 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.algorithms import _actor_critic as common
-from shoal.algorithms._actor_critic import ActorCriticConfig, ActorCriticPolicy
-from shoal.algorithms._sequence_learner import Batch, Loss, SequenceLearner
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, Policy, PolicyContext
+from shoal.algorithms import actor_critic as common
+from shoal.algorithms.actor_critic import ActorCriticConfig
+from shoal.algorithms.batches import SequenceBatch, after_burn_in
+from shoal.algorithms.interface import Learner, LearnerContext
+from shoal.algorithms.learner import Loss
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
-from shoal.ops import ActionDistribution, masked_mean, normalized, policy_gradient_loss, relevance_mask, vtrace
-from shoal.replay import Column
+from shoal.ops import (
+    ActionDistribution,
+    discounts,
+    masked_mean,
+    normalized,
+    policy_gradient_loss,
+    relevance_mask,
+    vtrace,
+)
 from shoal.types import EnvSpec
-
-NAME = "impala"
 
 
 class _Option(BaseModel):
@@ -75,11 +81,6 @@ class Config(ActorCriticConfig):
     laser: Laser = Field(Laser(), description="A trust region: states the policy has left behind are left out.")
 
 
-def columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
-    """What the policy records beside the stream."""
-    return common.columns(config, spec, value=config.clear.enabled)
-
-
 def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
     """Refuses cloning where nothing is replayed."""
     common.check_replay(config, selectors)
@@ -90,12 +91,7 @@ def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
         )
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return ActorCriticPolicy(config, spec, seat, value=config.clear.enabled)
-
-
-def impala_loss(network: ActorCritic, batch: Batch, config: Config, distribution: ActionDistribution) -> Loss:
+def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution) -> Loss:
     """Policy gradient, value error, entropy, and cloning where it is asked for."""
     params, values = network.unroll(batch.obs, batch.state, batch.first)
     params = params[:-1]
@@ -104,8 +100,9 @@ def impala_loss(network: ActorCritic, batch: Batch, config: Config, distribution
     used = batch.mask
     if config.laser.enabled:
         used = used * relevance_mask(distribution.kl(params.detach(), batch.behaviour), config.laser.threshold)
+    discount = discounts(batch.terminated, config.gamma)
     clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip, "pg_rho_clip": config.pg_rho_clip}
-    trace = vtrace(log_ratio, values, batch.reward, batch.discount, used, lambda_=config.trace_lambda, **clips)
+    trace = vtrace(log_ratio, values, batch.reward, discount, used, lambda_=config.trace_lambda, **clips)
     advantages = normalized(trace.advantages, used) if config.normalize_advantages else trace.advantages
 
     policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), batch.mask)
@@ -122,31 +119,25 @@ def impala_loss(network: ActorCritic, batch: Batch, config: Config, distribution
         value_clone = masked_mean(cloned * (values[:-1] - batch.value).square(), batch.mask)
         total = total + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
         metrics |= {"clear_policy": policy_clone, "clear_value": value_clone}
-    return Loss(total, {name: metric.detach() for name, metric in metrics.items()})
+    return Loss(total, None, metrics)
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
+    network = common.make_network(config, spec).to(context.device)
     distribution = common.make_distribution(spec)
 
-    def loss(network: ActorCritic, batch: Batch) -> Loss:
-        return impala_loss(network, batch, config, distribution)
+    def loss(batch: SequenceBatch) -> Loss:
+        return impala_loss(network, after_burn_in(network, batch, config.burn_in), config, distribution)
 
-    return SequenceLearner(common.make_network(config, spec), loss, config, context)
+    return common.sequence_learner(config, context, network, loss)
 
 
-ALGORITHM = Algorithm(
-    name=NAME,
-    summary="V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
-    config=Config,
-    check=common.accept,
+ALGORITHM = common.sequence_algorithm(
+    "impala",
+    "V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
+    Config,
+    make_learner,
+    queue={"type": "fifo", "ratio": 1.0},
     check_replay=check_replay,
-    columns=columns,
-    make_view=common.make_view,
-    make_policy=make_policy,
-    make_learner=make_learner,
-    feature_column=common.feature_column,
-    steps_per_draw=lambda config: config.unroll,
-    served=True,
-    defaults=common.defaults({"type": "fifo", "ratio": 1.0}),
+    records_value=lambda config: config.clear.enabled,
 )

@@ -23,17 +23,32 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from shoal.ops import PolynomialSchedule, polynomial_schedule
 from shoal.replay import Column, Schema, View
 from shoal.types import Array, EnvSpec, Sample
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer."""
+LearningRate = Annotated[float, Field(gt=0, le=1, description="The optimiser's step size at the start.")]
 
 
 class AlgorithmConfig(BaseModel):
     """Base of every algorithm's hyper-parameters: each declared once, with type, default, range and a line of doc."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    learning_rate: LearningRate = 1e-4
+    learning_rate_end: float = Field(
+        0.0, ge=0, le=1, description="The step size after `schedule_updates`; another one falls by the same factor."
+    )
+    schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
+    schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
+
+    def schedule(self, learning_rate: float) -> PolynomialSchedule:
+        """The step size that starts at `learning_rate`, by the number of updates."""
+        end = self.learning_rate_end / self.learning_rate * learning_rate if self.schedule_updates else learning_rate
+        return polynomial_schedule(learning_rate, end, self.schedule_updates, self.schedule_power)
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,7 @@ class Outcome(NamedTuple):
 
 
 class Policy(Protocol):
-    """What an actor holds: it acts, and records what its algorithm needs beside the stream. No critic, no optimiser."""
+    """Acts in an actor's process, and records what its algorithm needs beside the stream."""
 
     @property
     def module(self) -> nn.Module:
@@ -104,7 +119,7 @@ class LearnerState(NamedTuple):
 
 
 class Learner(Protocol):
-    """What updates the weights."""
+    """Updates the weights from samples."""
 
     published_whole: bool
     """Whether `module` is all that is learned: targets and optimisers may be older. False: it has critics, say, that
@@ -135,7 +150,7 @@ class LearnerContext:
     autocast: bool = False
     """Compute in bfloat16 where it is safe."""
     compile: bool = False
-    """Make one call of the whole update, if the algorithm can: captured on a GPU, compiled on a CPU."""
+    """On a GPU, capture the update as a CUDA graph; on a CPU, compile its gradients."""
     prioritized: bool = True
     """Whether anybody wants priorities back."""
 
@@ -157,7 +172,6 @@ class Algorithm:
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps learned from in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
-        compiles: `learner.compile` does something on a CPU, too.
         actions: which actions it learns, to name it to those who chose one that does not fit.
     """
 
@@ -174,5 +188,4 @@ class Algorithm:
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
     served: bool = False
-    compiles: bool = False
     actions: Literal["discrete", "continuous", "any"] = "any"

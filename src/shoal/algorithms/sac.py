@@ -3,7 +3,7 @@
 "Soft Actor-Critic Algorithms and Applications", Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905. The policy is a
 Gaussian squeezed into the bounds by tanh; it maximises return plus temperature times entropy, which explores by itself
 and keeps the policy from settling on a narrow peak of the critics. The temperature is learned so that the entropy stays
-at a target. Two critics are learned and the lesser one believed, as in TD3.
+at a target. Two critics are learned, and targets use their minimum, as in TD3.
 
 Deviations from the paper:
 1. The temperature's gradient is that of its logarithm, as in the authors' code.
@@ -23,20 +23,22 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from shoal.algorithms._continuous import (
-    ActionBounds,
+from shoal.algorithms.action_bounds import ActionBounds
+from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.continuous import (
     ContinuousConfig,
-    ExploringPolicy,
+    Networks,
     continuous_algorithm,
+    continuous_learner,
+    critic_network,
 )
-from shoal.algorithms._continuous_learner import Batch, ContinuousLearner, CriticLoss, Networks, PolicyLoss, Rules
+from shoal.algorithms.exploring_policy import ExploringPolicy
 from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
-from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std
+from shoal.algorithms.learner import Loss
+from shoal.networks import PolicyNetwork, mean_and_log_std
 from shoal.networks.continuous import LOG_STD_MAX, LOG_STD_MIN
 from shoal.ops import soft_q_target, squashed_gaussian, temperature_loss
 from shoal.types import Array, EnvSpec
-
-NAME = "sac"
 
 
 class Config(ContinuousConfig):
@@ -65,17 +67,6 @@ def make_network(config: Config, spec: EnvSpec) -> PolicyNetwork:
     )
 
 
-def make_critic(config: Config, spec: EnvSpec) -> CriticNetwork:
-    """The twins: [B, F], [B, A] -> [2, B, 1]."""
-    size = ActionBounds(spec).size
-    return CriticNetwork(spec.obs_shape, size, config.critic_hidden, config.activation, members=2)
-
-
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    """What an actor holds."""
-    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, seat)
-
-
 def _drawn(out: Array, rng: np.random.Generator) -> Array:
     mean, log_std = np.split(out, 2, axis=1)
     noise = rng.standard_normal(mean.shape, np.float32)
@@ -88,7 +79,7 @@ def _most_likely(out: Array, rng: np.random.Generator) -> Array:
     return action
 
 
-def critic_loss(networks: Networks, batch: Batch, noise: Tensor, *, temperature: Tensor) -> CriticLoss:
+def critic_loss(networks: Networks, batch: TransitionBatch, noise: Tensor, *, temperature: Tensor) -> Loss:
     """Half the squared errors of both critics against the soft target, per sample; `noise` [B, A] draws the action."""
     with torch.no_grad():
         drawn = squashed_gaussian(*mean_and_log_std(networks.policy.from_normalized(batch.next_obs)), noise)
@@ -96,45 +87,48 @@ def critic_loss(networks: Networks, batch: Batch, noise: Tensor, *, temperature:
         goal = soft_q_target(q_t, drawn.log_prob, temperature, batch.reward, batch.discount)
     q_tm1 = networks.critic(batch.obs, batch.action).squeeze(2)  # [2, B]
     error = goal - q_tm1
-    return CriticLoss(0.5 * error.square().sum(dim=0), error.mean(dim=0), q_tm1.mean())
+    return Loss(0.5 * error.square().sum(dim=0), error.mean(dim=0), {"q_mean": q_tm1.mean()})
 
 
 def policy_loss(
-    networks: Networks, batch: Batch, noise: Tensor, *, log_temperature: Tensor, target_entropy: float | None
-) -> PolicyLoss:
-    """Temperature times log-probability less the lesser value; and the temperature's own loss, unless it stays."""
+    networks: Networks, batch: TransitionBatch, noise: Tensor, *, log_temperature: Tensor, target_entropy: float | None
+) -> Loss:
+    """Temperature x log-probability, minus the smaller value; plus the temperature's own loss, if it is learned."""
     drawn = squashed_gaussian(*mean_and_log_std(networks.policy.from_normalized(batch.obs)), noise)
     temperature = log_temperature.detach().exp()
-    # Not amin: it shares a tie's gradient out among all, and takes several times as long backwards.
+    # Not amin: it divides the gradient among equal values, and its backward pass takes several times as long.
     q = networks.critic.judge(batch.obs, drawn.action).squeeze(2).min(dim=0).values  # [B]
     loss = (temperature * drawn.log_prob - q).mean()
     metrics = {"temperature": temperature, "entropy": -drawn.log_prob.mean()}
     if target_entropy is not None:
         loss = loss + temperature_loss(log_temperature, drawn.log_prob, target_entropy)
-    return PolicyLoss(loss, metrics)
+    return Loss(loss, None, metrics)
+
+
+def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
+    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, seat)
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    """What updates the weights."""
     temperature = Temperature(config.initial_temperature).to(context.device)
-    learned = temperature if config.learn_temperature else None
-    target = -float(ActionBounds(spec).size) if config.target_entropy is None else config.target_entropy
+    entropy: float | None = None
+    if config.learn_temperature:
+        entropy = -float(ActionBounds(spec).size) if config.target_entropy is None else config.target_entropy
 
-    def critics(networks: Networks, batch: Batch) -> CriticLoss:
+    def critics(networks: Networks, batch: TransitionBatch) -> Loss:
         return critic_loss(networks, batch, torch.randn_like(batch.action), temperature=temperature.log.detach().exp())
 
-    def policy(networks: Networks, batch: Batch) -> PolicyLoss:
-        entropy = target if config.learn_temperature else None
+    def policy(networks: Networks, batch: TransitionBatch) -> Loss:
         noise = torch.randn_like(batch.action)
         return policy_loss(networks, batch, noise, log_temperature=temperature.log, target_entropy=entropy)
 
-    rules = Rules(critics, policy, policy_target=False, policy_extra=learned)
-    parts = (make_network(config, spec), make_critic(config, spec), rules)
-    return ContinuousLearner(*parts, config, spec, context)
+    parts = (make_network(config, spec), critic_network(config, spec, members=2), critics, policy)
+    extra = temperature if config.learn_temperature else None
+    return continuous_learner(config, spec, context, *parts, policy_target=False, extra=extra)
 
 
 ALGORITHM = continuous_algorithm(
-    NAME,
+    "sac",
     "soft actor-critic: twin critics, squashed Gaussian policy, learned temperature",
     Config,
     make_policy,

@@ -79,7 +79,7 @@ def check_environment(settings: RunSettings) -> EnvSpec:
         )
     assembly.check_queue(settings, span)
     device = assembly.choose_device(settings.learner.device, spec)
-    if settings.learner.compile and settings.definition.compiles and device.type == "cpu":
+    if settings.learner.compile and device.type == "cpu":
         require_compiler()
     if settings.actor.inference == "served":
         assembly.inference_device(settings, spec)

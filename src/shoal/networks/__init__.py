@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal.networks.actor_critic import ActorCritic
-from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mean_and_log_std
-from shoal.networks.ensemble import EnsembleMLP, split_biases
+from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mark_as_learned, mean_and_log_std
+from shoal.networks.ensemble import EnsembleMLP
 from shoal.networks.heads import QHead, QuantileHead
 from shoal.networks.q_networks import QNetwork, QuantileNetwork
 from shoal.networks.residual import ResidualCNN
@@ -26,6 +26,6 @@ __all__ = [
     "Scratch",
     "SmallCNN",
     "make_torso",
+    "mark_as_learned",
     "mean_and_log_std",
-    "split_biases",
 ]

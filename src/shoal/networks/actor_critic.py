@@ -108,12 +108,12 @@ class ActorCritic(nn.Module):
         new: State = self.lstm(embedded, state)
         return new
 
-    def unroll(self, obs: Tensor, state: State | None = None, first: Tensor | None = None) -> Unrolled:
+    def unroll(self, obs: Tensor, state: Tensor | None = None, first: Tensor | None = None) -> Unrolled:
         """Policy and value of whole sequences.
 
         Args:
             obs: [T + 1, B, *obs_shape].
-            state: of the LSTM before the first observation; None without one.
+            state: [B, 2H] hidden and cell state of the LSTM before the first observation; None without one.
             first: [T + 1, B] where an episode begins and the state with it.
         """
         steps, batch = obs.shape[:2]
@@ -125,7 +125,8 @@ class ActorCritic(nn.Module):
         params = self.policy(embedded).float().view(steps, batch, -1)
         return Unrolled(params, self.value(flat, embedded).float().view(steps, batch))
 
-    def _recur_all(self, embedded: Tensor, state: State, first: Tensor) -> Tensor:
+    def _recur_all(self, embedded: Tensor, before: Tensor, first: Tensor) -> Tensor:
+        state = before.chunk(2, dim=1)
         keep = (~first).to(embedded.dtype).unsqueeze(-1)  # [T + 1, B, 1]
         outputs = []
         for step, alive in zip(embedded, keep, strict=True):

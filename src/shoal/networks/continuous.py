@@ -96,6 +96,13 @@ class PolicyNetwork(nn.Module):
         return torch.tanh(out) if self._tanh else out
 
 
+def mark_as_learned(module: nn.Module) -> None:
+    """Tells the actors that get these weights to stop acting at random."""
+    for one in module.modules():
+        if isinstance(one, PolicyNetwork):
+            one.learned.fill_(1.0)
+
+
 def mean_and_log_std(out: Tensor) -> tuple[Tensor, Tensor]:
     """The two halves of a Gaussian policy's output: [B, 2A] -> [B, A] each, the second one kept within reason."""
     mean, log_std = out.chunk(2, dim=1)

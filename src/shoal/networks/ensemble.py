@@ -5,7 +5,7 @@ networks spend their time in calls. Here the members' weights lie in one tensor 
 batched product, forwards and backwards. Biases are the weights of an input that is always 1, so the product adds them,
 and its gradient is theirs.
 
-While torch.compile traces, the same is written in plain operations, with biases apart: those it fuses by itself.
+For torch.compile and autocast the same is written in plain operations.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ class EnsembleMLP(nn.Module):
         self._scratch, self._shared = Scratch(), False
         self._places: list[Tensor | None] | None = None
         self._ones = torch.ones(1, 1)
-        self.pieces: list[Tensor] = []
-        """See `split`."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -77,20 +75,9 @@ class EnsembleMLP(nn.Module):
         """
         self._scratch, self._shared = scratch, True
 
-    def split(self) -> None:
-        """Makes `pieces`: the memory of the weights and of the biases, layer by layer, which `torch.compile` traces
-        with. Whoever moves the parameters to other memory calls it again.
-        """
-        learned = self._layers[0].requires_grad
-        self.pieces = [one.requires_grad_(learned) for weight in self._layers for one in split_biases(weight.data)]
-
-    def gradients_in_place(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What `torch.autograd.grad` returns; those of this network's parameters were written into their `.grad`."""
-        self._places = [weight.grad for weight in self._layers]
-        try:
-            return torch.autograd.grad(loss, parameters)
-        finally:
-            self._places = None
+    def write_gradients_in_place(self, wanted: bool) -> None:
+        """Whether the next backward pass writes the gradients of the weights into their `.grad`."""
+        self._places = [weight.grad for weight in self._layers] if wanted else None
 
     def forward(self, *parts: Tensor, first: int | None = None, constant: bool = False) -> Tensor:
         """[B, F1], [B, F2] ... -> [M, B, out_features].
@@ -100,13 +87,13 @@ class EnsembleMLP(nn.Module):
             first: of the first so many members only.
             constant: the weights are constants here; only the inputs get a gradient.
         """
-        if torch.compiler.is_compiling():
-            return self._traced(parts, self.members if first is None else first, constant)
         layers: Sequence[Tensor] = self._layers
         if constant:
             layers = [weight.detach() for weight in layers]
         if first is not None:
             layers = [weight[:first] for weight in layers]
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled(layers[0].device.type):
+            return self._plain(parts, layers)
         weight, rows = layers[0], parts[0].shape[0]
         # Not on a GPU: its allocator does the same, and a captured update must own the memory it was captured with.
         on_cpu, ones = weight.device.type == "cpu", self._ones
@@ -123,13 +110,13 @@ class EnsembleMLP(nn.Module):
         out: Tensor = _Layers.apply(x, call, *layers)  # type: ignore[no-untyped-call]
         return out
 
-    def _traced(self, parts: Sequence[Tensor], members: int, constant: bool) -> Tensor:
-        x = torch.cat(tuple(parts), dim=1).expand(members, -1, -1)
-        pieces = [one.detach()[:members] if constant else one[:members] for one in self.pieces]
-        for layer, (weight, bias) in enumerate(zip(pieces[::2], pieces[1::2], strict=True)):
-            if layer:
+    def _plain(self, parts: Sequence[Tensor], layers: Sequence[Tensor]) -> Tensor:
+        """The same in plain operations, which a compiler fuses and autocast casts."""
+        x = torch.cat(tuple(parts), dim=1).expand(layers[0].shape[0], -1, -1)
+        for number, weight in enumerate(layers):
+            if number:
                 x = activation_function(self.activation)(x)
-            x = torch.bmm(x, weight.view(members, -1, bias.shape[1])) + bias[:, None]
+            x = torch.bmm(x, weight[:, :-1]) + weight[:, -1:]
         return x
 
     def take_places(self, shape: torch.Size) -> list[Tensor | None]:
@@ -140,15 +127,6 @@ class EnsembleMLP(nn.Module):
         if places is None or places[0] is None or places[0].shape != shape:
             return [None] * len(self._layers)
         return places
-
-
-def split_biases(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """[M, width_in + 1, width_out] seen as weights [M, width_in * width_out] and biases [M, width_out]. In two
-    dimensions each, because torch.compile sees of such that they do not overlap.
-    """
-    members, _, width = weights.shape
-    flat = weights.view(members, -1)
-    return flat[:, :-width], flat[:, -width:]
 
 
 class _Call(NamedTuple):

@@ -206,10 +206,7 @@ def _announce(settings: RunSettings, spec: EnvSpec, places: RunPaths, needed: in
     steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
     yield f"replay: {steps}; {gib(needed)} with weights and counts, in {places.replay}"
     if settings.learner.compile and assembly.choose_device(settings.learner.device, spec).type == "cpu":
-        if settings.definition.compiles:
-            yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
-        else:
-            yield f"learner.compile does nothing for {settings.algo} on a CPU"
+        yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
     others = [other for other in replay_folders() if other != places.replay and not in_use(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)

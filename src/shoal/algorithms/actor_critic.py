@@ -1,4 +1,4 @@
-"""What the actor-critic algorithms share: settings, the network, and a policy that records how it chose.
+"""What IMPALA and IMPACT share: settings, the network, a policy that records how it chose, and their wiring.
 
 What a policy records, beside the stream: `behaviour`, the parameters of the distribution it drew from (V-trace and
 CLEAR compare distributions, not only the probability of one action); `value` when CLEAR asks for it; `state`, that of
@@ -8,7 +8,7 @@ environment's bounds; `feature` when a selector compares features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,7 +17,22 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, PolicyContext, Width
+from shoal.algorithms.action_bounds import ActionBounds
+from shoal.algorithms.batches import SequenceBatch
+from shoal.algorithms.interface import (
+    Algorithm,
+    AlgorithmConfig,
+    Decision,
+    Learner,
+    LearnerContext,
+    LearningRate,
+    Outcome,
+    Policy,
+    PolicyContext,
+    Width,
+)
+from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.optimizer import TargetNetwork
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
@@ -28,13 +43,9 @@ from shoal.types import Array, EnvSpec
 class ActorCriticConfig(AlgorithmConfig):
     """Hyper-parameters common to IMPALA and its kin."""
 
-    gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
     unroll: int = Field(20, ge=1, le=1024, description="Steps of one sequence.")
     burn_in: int = Field(0, ge=0, le=1024, description="Steps before them that only warm up the LSTM.")
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="The optimiser's step size at the start.")
-    learning_rate_end: float = Field(0.0, ge=0, le=1, description="The step size after `schedule_updates`.")
-    schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
-    schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
+    learning_rate: LearningRate = 1e-3
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="What turns gradients into steps.")
     optimizer_epsilon: float = Field(1e-5, gt=0, description="The optimiser's epsilon.")
     gradient_clip: float = Field(10.0, gt=0, description="Largest norm of the gradient.")
@@ -63,15 +74,11 @@ def make_distribution(spec: EnvSpec) -> ActionDistribution:
     return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
 
 
-def accept(spec: EnvSpec) -> None:
-    """Refuses nothing: actions may be discrete or continuous."""
-
-
 def check_replay(config: ActorCriticConfig, selectors: tuple[str, ...]) -> None:
     """Refuses draws by priority: no learner here computes any."""
     if "prioritized" in selectors:
         raise ConfigError(
-            "prioritized draws would be uniform, for this algorithm computes no priorities: "
+            "prioritized draws would be uniform, because this algorithm computes no priorities: "
             "use uniform, newest, elite or attentive."
         )
 
@@ -116,31 +123,69 @@ def make_view(config: ActorCriticConfig, schema: Schema) -> SequenceView:
     return SequenceView(schema, config.unroll, config.burn_in, extras, ("state",) if "state" in schema else ())
 
 
-def defaults(selector: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of other sections that suit the family; `selector` is the queue."""
-    return {
-        "actor": {"weights_period": 1},
-        "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
-        "replay": {"selectors": [selector], "capacity": 100_000, "min_size": 1, "samples_per_insert": None},
-    }
+def sequence_learner(
+    config: ActorCriticConfig,
+    context: LearnerContext,
+    network: ActorCritic,
+    loss: Callable[[SequenceBatch], Loss],
+    targets: Mapping[str, nn.Module] | None = None,
+    follows: tuple[TargetNetwork, ...] = (),
+) -> Learner:
+    """A learner of one network; `targets` are saved beside it, by name."""
+    objective = Objective(
+        parameters=network,
+        loss=loss,
+        learning_rate=config.schedule(config.learning_rate),
+        epsilon=config.optimizer_epsilon,
+        gradient_clip=config.gradient_clip,
+        optimizer=config.optimizer,
+    )
+    return GradientLearner({"policy": network, **(targets or {})}, [objective], follows, context)
 
 
-class ActionScale:
-    """From a policy's raw actions to the environment's: +-1 are its bounds; without bounds, actions are taken as they
-    are.
+def sequence_algorithm(
+    name: str,
+    summary: str,
+    config: type[ActorCriticConfig],
+    make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner],
+    queue: Mapping[str, Any],
+    check_replay: Callable[[Any, tuple[str, ...]], None] = check_replay,
+    records_value: Callable[[Any], bool] = lambda config: False,
+) -> Algorithm:
+    """An entry of the registry: what the algorithms differ in.
+
+    Args:
+        name: as on the command line.
+        summary: one line.
+        config: its hyper-parameters.
+        make_learner: see `Algorithm`.
+        queue: the selector that fresh sequences come from.
+        check_replay: see `Algorithm`.
+        records_value: whether the policy records the value of each observation.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
-        low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        self._low, self._high, self._shape = low, high, spec.action_shape
-        bounded = np.isfinite(low) & np.isfinite(high)
-        low, high = np.where(bounded, low, -1), np.where(bounded, high, 1)
-        self._middle, self._half = (low + high) / 2, (high - low) / 2
+    def make_policy(config: ActorCriticConfig, spec: EnvSpec, seat: PolicyContext) -> Policy:
+        return ActorCriticPolicy(config, spec, seat, value=records_value(config))
 
-    def __call__(self, raw: Array) -> Array:
-        """[N, size] -> [N, *action_shape], within the bounds."""
-        scaled: Array = np.clip(self._middle + self._half * raw, self._low, self._high)
-        return scaled.reshape(len(raw), *self._shape)
+    return Algorithm(
+        name=name,
+        summary=summary,
+        config=config,
+        check=lambda spec: None,  # actions may be discrete or continuous
+        check_replay=check_replay,
+        columns=lambda config, spec: columns(config, spec, value=records_value(config)),
+        make_view=make_view,
+        make_policy=make_policy,
+        make_learner=make_learner,
+        feature_column=feature_column,
+        steps_per_draw=lambda config: config.unroll,
+        served=True,
+        defaults={
+            "actor": {"weights_period": 1},
+            "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
+            "replay": {"selectors": [queue], "capacity": 100_000, "min_size": 1, "samples_per_insert": None},
+        },
+    )
 
 
 class ActorCriticPolicy:
@@ -155,7 +200,7 @@ class ActorCriticPolicy:
         """
         self._network = make_network(config, spec).eval()
         self._distribution = make_distribution(spec)
-        self._scale = None if spec.num_actions else ActionScale(spec)
+        self._bounds = None if spec.num_actions else ActionBounds(spec, drop_fixed=False)
         self._value, self._feature = value, seat.record_features
         self._device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(seat.seed)
@@ -163,7 +208,6 @@ class ActorCriticPolicy:
 
     @property
     def module(self) -> nn.Module:
-        """The network."""
         return self._network
 
     def to(self, device: torch.device) -> None:
@@ -185,7 +229,6 @@ class ActorCriticPolicy:
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        """See `Policy.act`."""
         network, tensor = self._network, torch.from_numpy(obs).to(self._device, non_blocking=True)
         embedded = network.embed(tensor)
         recorded: dict[str, Array] = {}
@@ -204,15 +247,14 @@ class ActorCriticPolicy:
             recorded["value"] = network.value(tensor, embedded).float().cpu().numpy()
         drawn = self._distribution.sample(params, self._generator) if explore else self._distribution.mode(params)
         action: Array = drawn.cpu().numpy()
-        if self._scale is not None:
+        if self._bounds is not None:
             recorded["raw_action"] = action
-            action = self._scale(action)
+            action = self._bounds.to_env(action)
         self._recorded = recorded
         return Decision(action, state)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
-        """How the action was chosen."""
         return self._recorded
 
     def reset(self) -> None:
-        """See `Policy.reset`."""
+        """Nothing is carried over beside the state."""

@@ -1,0 +1,115 @@
+"""Batches as losses read them: transitions, or sequences. The only place that turns samples into tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shoal.networks import ActorCritic
+from shoal.types import FINAL, Sample, Sequence, Transition
+
+
+class TransitionBatch(NamedTuple):
+    """Transitions on the learner's device."""
+
+    obs: Tensor
+    """[B, *obs_shape]"""
+    action: Tensor
+    """[B, ...]"""
+    reward: Tensor
+    """[B] of n steps."""
+    discount: Tensor
+    """[B] of the value of `next_obs`; 0 where the episode terminated."""
+    next_obs: Tensor
+    weights: Tensor | None = None
+    """[B] importance weights; None: all are 1."""
+
+
+class SequenceBatch(NamedTuple):
+    """Sequences on the learner's device, time-major; burn-in included."""
+
+    obs: Tensor
+    """[T + 1, B, *obs_shape]"""
+    action: Tensor
+    """[T, B, ...] as the policy drew it."""
+    reward: Tensor
+    """[T, B]"""
+    terminated: Tensor
+    """[T, B] bool."""
+    mask: Tensor
+    """[T, B] 1 where a row holds a transition."""
+    first: Tensor
+    """[T + 1, B] bool: where an episode begins within the sequence."""
+    behaviour: Tensor
+    """[T, B, P]"""
+    value: Tensor | None
+    """[T, B] the value the actor had seen."""
+    state: Tensor | None
+    """[B, 2H] hidden and cell state of the LSTM before the first row."""
+    replayed: Tensor
+    """[B] 1 where a sequence was replayed, 0 where it is fresh."""
+    target_state: Tensor | None = None
+    """As `state`, for the target network, where there is one."""
+    weights: None = None
+
+
+def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
+    """Wraps a sample's arrays; large ones are not copied."""
+    data = sample.data
+    if isinstance(data, Transition):
+        return TransitionBatch(
+            torch.from_numpy(data.obs),
+            torch.from_numpy(data.action),
+            torch.from_numpy(data.reward),
+            torch.from_numpy(data.discount),
+            torch.from_numpy(data.next_obs),
+        )
+    return _sequences(data, torch.from_numpy(~sample.fresh))
+
+
+def _sequences(data: Sequence, replayed: Tensor) -> SequenceBatch:
+    extras = {name: torch.from_numpy(array) for name, array in data.extras.items()}
+    final = torch.from_numpy(data.boundary) == FINAL  # [T + 1, B]
+    first = torch.zeros_like(final)
+    first[1:] = final[:-1]
+    return SequenceBatch(
+        obs=torch.from_numpy(data.obs),
+        action=extras["raw_action"][:-1] if "raw_action" in extras else torch.from_numpy(data.action),
+        reward=torch.from_numpy(data.reward),
+        terminated=torch.from_numpy(data.terminated),
+        mask=(~final[:-1]).float(),
+        first=first,
+        behaviour=extras["behaviour"][:-1],
+        value=extras["value"][:-1] if "value" in extras else None,
+        state=extras.get("state"),
+        replayed=replayed.float(),
+    )
+
+
+def after_burn_in(
+    network: ActorCritic, batch: SequenceBatch, burn_in: int, target: ActorCritic | None = None
+) -> SequenceBatch:
+    """The part to learn from; the LSTM's state, of each network its own, comes warm from the part before it."""
+    if not burn_in:
+        return batch._replace(target_state=batch.state)
+    state = _warm(network, batch, burn_in)
+    target_state = _warm(target, batch, burn_in) if target is not None else None
+    names = ("obs", "action", "reward", "terminated", "mask", "first", "behaviour")
+    kept = {name: getattr(batch, name)[burn_in:] for name in names}
+    value = None if batch.value is None else batch.value[burn_in:]
+    return batch._replace(state=state, target_state=target_state, value=value, **kept)
+
+
+@torch.no_grad()
+def _warm(network: ActorCritic, batch: SequenceBatch, burn_in: int) -> Tensor | None:
+    """What the recorded state has become after the burn-in."""
+    if batch.state is None:
+        return None
+    state = batch.state.chunk(2, dim=1)
+    embedded = network.embed(batch.obs[:burn_in].flatten(0, 1)).view(burn_in, batch.obs.shape[1], -1)
+    for step, first in zip(embedded, batch.first[:burn_in], strict=True):
+        alive = (~first).to(step.dtype).unsqueeze(1)
+        state = network.recur(step, (state[0] * alive, state[1] * alive))
+    return torch.cat(state, dim=1)

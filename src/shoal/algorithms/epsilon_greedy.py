@@ -1,0 +1,77 @@
+"""Epsilon-greedy actors that compute initial priorities of their own steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import nn
+
+from shoal.algorithms.initial_priorities import InitialPriorities
+from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, PolicyContext
+from shoal.ops import epsilon_greedy, epsilon_ladder
+from shoal.types import Array, EnvSpec
+
+
+class EpsilonConfig(AlgorithmConfig):
+    """What the policy has to know."""
+
+    n_step: int = Field(3, ge=1, le=64, description="Steps of reward before the bootstrap.")
+    epsilon_base: float = Field(0.4, gt=0, le=1, description="Exploration of the most curious lane.")
+    epsilon_exponent: float = Field(7.0, ge=0, description="How much less the least curious lane explores.")
+
+
+class EpsilonGreedyPolicy:
+    """Takes the best action, or with probability epsilon a random one. Every lane of every actor has its own epsilon
+    (the Ape-X ladder).
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        config: EpsilonConfig,
+        spec: EnvSpec,
+        seat: PolicyContext,
+    ) -> None:
+        """Args:
+        network: maps observations to action values [N, A], or to [N, A, quantiles], whose means they are.
+        config: hyper-parameters.
+        spec: the environment.
+        seat: which actor this is.
+        """
+        self._network = network.eval()
+        self._num_actions = spec.num_actions
+        ladder = epsilon_ladder(seat.actors * seat.lanes, config.epsilon_base, config.epsilon_exponent)
+        self._epsilon = ladder[seat.index :: seat.actors]  # each actor gets its share of curious and careful lanes
+        self._rng = np.random.default_rng(seat.seed)
+        self._priorities = InitialPriorities(seat.lanes, config.n_step, config.gamma)
+        self._taken: Array = np.zeros(seat.lanes, np.float32)
+        self._best: Array = np.zeros(seat.lanes, np.float32)
+
+    @property
+    def module(self) -> nn.Module:
+        return self._network
+
+    def initial_state(self, lanes: int) -> Any:
+        return ()
+
+    @torch.inference_mode()
+    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+        out = self._network(torch.from_numpy(obs))
+        values = (out if out.dim() == 2 else out.mean(dim=2)).float().numpy()  # [N, A]
+        action = values.argmax(axis=1)
+        self._best = values.max(axis=1)
+        if explore:
+            action = epsilon_greedy(action, self._epsilon, self._num_actions, self._rng)
+        self._taken = values[np.arange(len(action)), action]
+        return Decision(action, state)
+
+    def record(self, outcome: Outcome) -> Mapping[str, Array]:
+        return {"priority": self._priorities.push(self._taken, self._best, outcome)}
+
+    def reset(self) -> None:
+        self._priorities.reset()

@@ -1,0 +1,55 @@
+"""Priorities that actors give to their own steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.algorithms.interface import Outcome
+from shoal.types import Array
+
+
+class InitialPriorities:
+    """|n-step TD error| of each lane's recent steps, from action values the actor computed anyway (Ape-X).
+
+    The error of the transition that began n rows ago is known when the next action values are: it is recorded in the
+    present row, which is also the row that completes the transition for a reader.
+    """
+
+    def __init__(self, lanes: int, n: int, gamma: float) -> None:
+        self._n, self._gamma, self._oldest = n, gamma, 0
+        self._taken = np.zeros((n, lanes), np.float32)
+        self._best = np.zeros((n, lanes), np.float32)
+        self._reward = np.zeros((n, lanes), np.float32)
+        self._terminated = np.zeros((n, lanes), np.bool_)
+        self._truncated = np.zeros((n, lanes), np.bool_)
+
+    def reset(self) -> None:
+        """Forgets all steps; what is returned until n new ones came belongs to rows no sample starts at."""
+        for history in (self._taken, self._best, self._reward, self._terminated, self._truncated):
+            history[:] = 0
+
+    def push(self, taken: Array, best: Array, outcome: Outcome) -> npt.NDArray[np.float32]:
+        """Takes one step of all lanes; returns the priority of the step n before it.
+
+        Args:
+            taken: value of the action taken, per lane.
+            best: value of the best action there.
+            outcome: what the environment answered.
+        """
+        order = [(self._oldest + k) % self._n for k in range(self._n)]
+        # From the newest step back: where an episode ended, what follows belongs to another one.
+        value = best.astype(np.float32)
+        for k in range(self._n - 1, -1, -1):
+            row = order[k]
+            following = self._best[order[k + 1]] if k + 1 < self._n else best
+            value = np.where(self._truncated[row], following, value)
+            value = np.where(self._terminated[row], np.float32(0.0), value)
+            value = self._reward[row] + self._gamma * value
+        priority: npt.NDArray[np.float32] = np.abs(value - self._taken[order[0]]).astype(np.float32)
+        row = self._oldest
+        self._taken[row], self._best[row] = taken, best
+        self._reward[row] = outcome.reward
+        self._terminated[row], self._truncated[row] = outcome.terminated, outcome.truncated
+        self._oldest = (row + 1) % self._n
+        return priority

@@ -1,0 +1,255 @@
+"""One update, for every algorithm.
+
+    batch = upload(sample)          tensors on the learner's device, with importance weights
+    batch = prepare(batch)          as networks see it: observations normalised, actions in [-1, 1]
+    for each objective that is due:
+        gradient                    of its loss: one vector, and the number of rows it stands for
+        exchange                    with other learners
+        apply                       clip it, and one step of the optimiser
+    each target network that is due moves towards the network it follows
+    priorities = |TD errors|
+
+An algorithm gives its networks, its objectives and its target networks. Everything else is here, once: importance
+weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA graphs on a GPU, checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from shoal.algorithms.batches import to_tensors
+from shoal.algorithms.capture import Captured
+from shoal.algorithms.compiled import Compiled
+from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
+from shoal.algorithms.optimizer import FlatParameters, Optimizer, Rule, TargetNetwork, clip_gradient
+from shoal.algorithms.state import load_module, module_tensors
+from shoal.networks import mark_as_learned
+from shoal.ops import importance_weights
+from shoal.types import Sample
+
+Schedule = Callable[[int], float]
+"""From the number of updates to a value."""
+
+
+class Loss(NamedTuple):
+    """What a loss function gives."""
+
+    loss: Tensor
+    """[B] per sample, not averaged yet; or a scalar."""
+    td_error: Tensor | None
+    """[B] its size becomes the priority; None: the algorithm has none."""
+    metrics: Mapping[str, Tensor]
+    """Scalars to report."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Parameters that are learned together, and the loss that they minimise.
+
+    Attributes:
+        parameters: whose parameters are learned.
+        loss: from a batch to the loss; pure, except for random numbers.
+        learning_rate: the step size after so many updates.
+        epsilon: of the optimiser.
+        gradient_clip: largest norm of the gradient; None: any.
+        gradient_bound: every element of the gradient is kept within plus and minus this, before it is clipped.
+        period: updates of the learner for one of this objective.
+        optimizer: adam or rmsprop.
+        name: prefix of its loss and gradient norm among the metrics.
+        saved_as: name of its optimiser in a checkpoint.
+    """
+
+    parameters: nn.Module
+    loss: Callable[[Any], Loss]
+    learning_rate: Schedule
+    epsilon: float
+    gradient_clip: float | None
+    gradient_bound: float | None = None
+    period: int = 1
+    optimizer: Rule = "adam"
+    name: str = ""
+    saved_as: str = "optimizer"
+
+
+class Preparation(Protocol):
+    """Turns a batch as it was stored into what networks see."""
+
+    def __call__(self, batch: Any) -> Any:
+        """The same batch, prepared."""
+
+    def weights_replaced(self) -> None:
+        """The published network has new weights and statistics."""
+
+
+class Gradient(NamedTuple):
+    """Of one objective and one batch."""
+
+    vector: Tensor
+    """[parameters]"""
+    loss: Tensor
+    """Scalar."""
+    td_error: Tensor | None
+    metrics: dict[str, Tensor]
+
+
+class _Updated(NamedTuple):
+    metrics: dict[str, Tensor]
+    td_error: Tensor | None
+
+
+class GradientLearner:
+    """Minimises objectives. The first one's TD errors become the priorities."""
+
+    def __init__(
+        self,
+        networks: Mapping[str, nn.Module],
+        objectives: Sequence[Objective],
+        targets: Sequence[TargetNetwork],
+        context: LearnerContext,
+        *,
+        beta: Schedule | None = None,
+        prepare: Preparation | None = None,
+        published_whole: bool = True,
+    ) -> None:
+        """Args:
+        networks: all that a checkpoint holds beside optimisers, by name, on the context's device; `policy` is what
+            the policies act with.
+        objectives: what is minimised, in this order.
+        targets: networks that follow.
+        context: where to work, and how.
+        beta: exponent of the importance weights; None: there are none.
+        prepare: applied to every batch.
+        published_whole: see `Learner`.
+        """
+        self._networks, self._targets, self._context = networks, targets, context
+        self._beta, self._prepare, self.published_whole = beta, prepare, published_whole
+        on_gpu = context.device.type == "cuda"
+        self._parts = [_Part(objective, context) for objective in objectives]
+        captured = context.compile and on_gpu
+        self._run: Callable[..., _Updated] = Captured(self._update, context.device) if captured else self._update
+        self._copied = torch.cuda.Event() if on_gpu else None
+        self._updates = 0
+        self._metrics: dict[str, Tensor] = {}
+
+    @property
+    def module(self) -> nn.Module:
+        return self._networks["policy"]
+
+    def step(self, sample: Sample) -> StepResult:
+        """One update."""
+        if self._updates == 0:
+            mark_as_learned(self.module)
+        batch = self._upload(sample)
+        for part in self._parts:
+            part.optimizer.set_rate(part.objective.learning_rate(self._updates))
+        self._updates += 1
+        periods = (*(part.objective.period for part in self._parts), *(target.period for target in self._targets))
+        done = self._run(batch, *(self._updates % period == 0 for period in periods))
+        # An objective that was not due keeps its last metrics: every metric is averaged over all updates.
+        metrics = self._metrics = {**self._metrics, **done.metrics}
+        if self._copied is not None:
+            self._copied.synchronize()  # the sample's arrays are used again
+        if done.td_error is None or not self._context.prioritized:
+            return StepResult(metrics, None)  # nobody needs the errors, and fetching them would wait for the device
+        return StepResult(metrics, done.td_error.abs().float().cpu().numpy())
+
+    def _upload(self, sample: Sample) -> Any:
+        """The sample as tensors on the device; copies only if that is not the CPU."""
+        batch: Any = to_tensors(sample)
+        if self._context.prioritized and self._beta is not None:
+            probabilities, size = torch.from_numpy(sample.probabilities), torch.as_tensor(sample.size)
+            batch = batch._replace(weights=importance_weights(probabilities, size, self._beta(self._updates)))
+        if self._copied is not None:
+            device = self._context.device
+            batch = batch._make(None if one is None else one.to(device, non_blocking=True) for one in batch)
+            self._copied.record()
+        return batch
+
+    def _update(self, batch: Any, *due: bool) -> _Updated:
+        """One update, all of it on the device; `due` says so of each objective and then of each target network."""
+        if self._prepare is not None:
+            batch = self._prepare(batch)
+        metrics: dict[str, Tensor] = {}
+        td_error: Tensor | None = None
+        for part, is_due in zip(self._parts, due, strict=False):
+            if not is_due:
+                continue
+            found = part.gradient(batch)
+            gradient = exchange(found.vector, rows=batch.reward.shape[-1])
+            norm = part.apply(gradient)
+            name = part.objective.name
+            metrics |= {f"{name}loss": found.loss, **found.metrics, f"{name}gradient_norm": norm}
+            td_error = found.td_error if part is self._parts[0] else td_error
+        for target, is_due in zip(self._targets, due[len(self._parts) :], strict=True):
+            if is_due:
+                target.move(target.tau)
+        return _Updated(metrics, td_error)
+
+    def state(self) -> LearnerState:
+        """No copy: save before the next update."""
+        tensors: dict[str, Tensor] = {}
+        for part in self._parts:
+            tensors |= part.optimizer.tensors(f"{part.objective.saved_as}.")
+        for name, network in self._networks.items():
+            tensors |= module_tensors(network, f"{name}.")
+        return LearnerState(tensors, {"learner_updates": self._updates})
+
+    def load_state(self, state: LearnerState) -> None:
+        for name, network in self._networks.items():
+            load_module(network, state.tensors, f"{name}.")
+        for part in self._parts:
+            part.optimizer.load(state.tensors, f"{part.objective.saved_as}.")
+        self._updates = int(state.scalars["learner_updates"])
+        if isinstance(self._run, Captured):
+            self._run.forget()
+
+    def weights_replaced(self) -> None:
+        """Target networks become copies, and statistics those that came with the weights."""
+        for target in self._targets:
+            target.move(1.0)
+        if self._prepare is not None:
+            self._prepare.weights_replaced()
+
+
+def exchange(gradient: Tensor, rows: int) -> Tensor:
+    """Where several learners would average their gradients, each weighted by its rows. There is one: it is its own."""
+    return gradient
+
+
+class _Part:
+    """An objective with its parameters and its optimiser."""
+
+    def __init__(self, objective: Objective, context: LearnerContext) -> None:
+        self.objective, self._device = objective, context.device.type
+        self.flat = FlatParameters(objective.parameters)
+        self.optimizer = Optimizer(self.flat.vector, objective.optimizer, objective.epsilon)
+        on_gpu = context.device.type == "cuda"
+        self.gradient: Callable[[Any], Gradient] = self._gradient
+        if context.compile and not on_gpu:
+            self.gradient = Compiled(self._gradient)
+        # A CUDA graph would keep for ever what autocast remembers of the weights.
+        self._casting = {"enabled": context.autocast, "cache_enabled": not (context.compile and on_gpu)}
+
+    def _gradient(self, batch: Any) -> Gradient:
+        with torch.autocast(self._device, torch.bfloat16, **self._casting):
+            found = self.objective.loss(batch)
+            loss = found.loss
+            if loss.dim():
+                loss = loss.mean() if batch.weights is None else (batch.weights * loss).mean()
+        td_error = None if found.td_error is None else found.td_error.detach()
+        metrics = {name: value.detach() for name, value in found.metrics.items()}
+        return Gradient(self.flat.gradient(loss), loss.detach(), td_error, metrics)
+
+    def apply(self, gradient: Tensor) -> Tensor:
+        """Changes the parameters; returns the norm of the gradient, before it was clipped."""
+        bound = self.objective.gradient_bound
+        if bound is not None:
+            gradient.clamp_(-bound, bound)
+        norm = clip_gradient(gradient, self.objective.gradient_clip)
+        self.optimizer.step(gradient)
+        return norm
