@@ -9,6 +9,7 @@ impala, impact                  works       works             works      works  
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -68,15 +69,21 @@ def weights(learner: Learner) -> torch.Tensor:
     return torch.cat([one.detach().flatten().cpu() for one in learner.module.parameters()])
 
 
+@functools.cache
+def why_no_bfloat16() -> str:
+    try:
+        require_bfloat16()
+    except ConfigError as refused:
+        return str(refused)
+    return ""
+
+
 @pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=needs_gpu)], ids=str)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_autocast(name: str, device: torch.device) -> None:
     """The same update, in other arithmetic."""
-    if device == CPU:
-        try:
-            require_bfloat16()
-        except ConfigError as refused:
-            pytest.skip(str(refused))
+    if device == CPU and (refused := why_no_bfloat16()):
+        pytest.skip(refused)
     exact, cast = (learner_of(name, device, autocast=autocast) for autocast in (False, True))
     one, other = train(exact, name, 3), train(cast, name, 3)
     assert one != other, "autocast is ignored"
@@ -141,9 +148,9 @@ def test_uniform_replay(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_served_inference(name: str) -> None:
     env = "Pendulum-v1" if ALGORITHMS[name].actions == "continuous" else "CartPole-v1"
-    settings = settings_for(env, name, ("actor.inference=served",))
+    served = ("actor.inference=served",)
     if name in SERVED:
-        require_servable(settings)
+        require_servable(settings_for(env, name, served))
     else:
         with pytest.raises(ConfigError, match=rf"served does not work with {name}.*impala, impact"):
-            require_servable(settings)
+            settings_for(env, name, served)

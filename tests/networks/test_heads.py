@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoal.errors import ConfigError
-from shoal.networks import QHead, QuantileHead
+from shoal.networks import QHead
 
 
 def fill(layer: nn.Module | None, weight: list[list[float]], bias: list[float]) -> None:
@@ -37,7 +37,7 @@ def test_dueling_streams_have_hidden_layers_of_their_own() -> None:
 
 
 def test_quantile_dueling_by_hand() -> None:
-    head = QuantileHead(1, 2, 2, 0, dueling=True)
+    head = QHead(1, 2, 0, dueling=True, quantiles=2)
     fill(head.streams.value, [[10.0], [20.0]], [0.0, 0.0])
     fill(head.streams.advantage, [[1.0], [2.0], [3.0], [6.0]], [0.0] * 4)  # action 0: (1, 2), action 1: (3, 6)
     # Per quantile: means over actions (2, 4); action 0: (10 - 1, 20 - 2), action 1: (10 + 1, 20 + 2)
@@ -48,7 +48,7 @@ def test_quantile_dueling_by_hand() -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 def test_a_sample_does_not_depend_on_its_neighbours(hidden: int, dueling: bool) -> None:
     x = torch.randn(6, 5)
-    for head, shape in ((QHead(5, 3, hidden, dueling), (6, 3)), (QuantileHead(5, 3, 4, hidden, dueling), (6, 3, 4))):
+    for head, shape in ((QHead(5, 3, hidden, dueling), (6, 3)), (QHead(5, 3, hidden, dueling, quantiles=4), (6, 3, 4))):
         out = head(x)
         assert out.shape == shape
         torch.testing.assert_close(out, torch.cat([head(row[None]) for row in x]))
@@ -56,7 +56,7 @@ def test_a_sample_does_not_depend_on_its_neighbours(hidden: int, dueling: bool) 
 
 @pytest.mark.parametrize("quantiles", [1, 4])
 def test_mean_over_actions_is_the_value(quantiles: int) -> None:
-    head = QuantileHead(5, 3, quantiles, 8, dueling=True)
+    head = QHead(5, 3, 8, dueling=True, quantiles=quantiles)
     x = torch.randn(6, 5)
     value, _ = head.streams(x)
     torch.testing.assert_close(head(x).mean(dim=1), value)
@@ -64,7 +64,7 @@ def test_mean_over_actions_is_the_value(quantiles: int) -> None:
 
 
 def test_one_quantile_is_a_q_head() -> None:
-    q, quantile = QHead(5, 3, 8, True), QuantileHead(5, 3, 1, 8, True)
+    q, quantile = QHead(5, 3, 8, True), QHead(5, 3, 8, True, quantiles=1)
     quantile.load_state_dict(q.state_dict())
     x = torch.randn(6, 5)
     torch.testing.assert_close(quantile(x).squeeze(2), q(x))
@@ -99,7 +99,7 @@ def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ConfigError, match="got 5, 0, 1 and 8"):
         QHead(5, 0, 8, True)
     with pytest.raises(ConfigError, match="got 5, 2, 0 and 8"):
-        QuantileHead(5, 2, 0, 8, True)
+        QHead(5, 2, 8, True, quantiles=0)
     with pytest.raises(ConfigError, match="got 5, 2, 1 and -1"):
         QHead(5, 2, -1, True)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from shoal import networks
 from shoal.errors import ConfigError
-from shoal.networks import QNetwork, QuantileNetwork
+from shoal.networks import QNetwork
 from shoal.ops import double_quantile_target, huber, quantile_huber_loss, quantile_midpoints, td_error
 
 
@@ -23,14 +23,14 @@ def parameters(net: nn.Module) -> int:
 def test_vector_shapes(hidden: tuple[int, ...], dueling: bool) -> None:
     obs = torch.randn(5, 4)
     assert QNetwork((4,), "float32", 3, hidden, dueling)(obs).shape == (5, 3)
-    assert QuantileNetwork((4,), "float32", 3, hidden, dueling, quantiles=6)(obs).shape == (5, 3, 6)
+    assert QNetwork((4,), "float32", 3, hidden, dueling, quantiles=6)(obs).shape == (5, 3, 6)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_image_shapes(dueling: bool) -> None:
     obs = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
     assert QNetwork((4, 84, 84), "uint8", 6, dueling=dueling)(obs).shape == (2, 6)
-    assert QuantileNetwork((4, 84, 84), "uint8", 6, dueling=dueling, quantiles=5)(obs).shape == (2, 6, 5)
+    assert QNetwork((4, 84, 84), "uint8", 6, dueling=dueling, quantiles=5)(obs).shape == (2, 6, 5)
 
 
 def test_image_network_is_the_dueling_network_of_apex() -> None:
@@ -83,7 +83,7 @@ def test_q_network_learns_a_table() -> None:
 
 
 def test_quantile_network_target_carries_no_gradient() -> None:
-    online, target = (QuantileNetwork((3,), "float32", 2, (8,), quantiles=4) for _ in range(2))
+    online, target = (QNetwork((3,), "float32", 2, (8,), quantiles=4) for _ in range(2))
     obs = torch.randn(5, 3)
     y = double_quantile_target(online(obs), target(obs), torch.randn(5), torch.full((5,), 0.9))
     quantile_huber_loss(online(obs)[:, 0], quantile_midpoints(4), y).mean().backward()

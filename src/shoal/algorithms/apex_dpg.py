@@ -27,26 +27,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
+from shoal.algorithms import continuous as common
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import TransitionBatch
-from shoal.algorithms.continuous import (
-    ActivationName,
-    ContinuousConfig,
-    Correlation,
-    CriticHidden,
-    CriticLearningRate,
-    GradientClip,
-    Networks,
-    NStep,
-    PolicyHidden,
-    PolicyLearningRate,
-    TargetPeriod,
-    Tau,
-    continuous_algorithm,
-    continuous_learner,
-    critic_network,
-    policy_network,
-)
+from shoal.algorithms.continuous import ContinuousConfig, Networks
 from shoal.algorithms.exploring_policy import ExploringPolicy, GaussianNoise, as_it_is
 from shoal.algorithms.initial_priorities import InitialPriorities
 from shoal.algorithms.interface import Decision, Learner, LearnerContext, Outcome, PolicyContext
@@ -59,18 +43,18 @@ from shoal.types import Array, EnvSpec
 class Config(ContinuousConfig):
     """Hyper-parameters of Ape-X DPG."""
 
-    n_step: NStep = 5
-    learning_rate: CriticLearningRate = 1e-4
-    policy_learning_rate: PolicyLearningRate = 1e-4
-    gradient_clip: GradientClip = 40.0
-    tau: Tau = 1.0
-    target_period: TargetPeriod = 100
-    policy_hidden: PolicyHidden = (300, 200)
-    critic_hidden: CriticHidden = (400, 300)
-    activation: ActivationName = "tanh"
+    n_step: common.NStep = 5
+    learning_rate: common.CriticLearningRate = 1e-4
+    policy_learning_rate: common.PolicyLearningRate = 1e-4
+    gradient_clip: common.GradientClip = 40.0
+    tau: common.Tau = 1.0
+    target_period: common.TargetPeriod = 100
+    policy_hidden: common.PolicyHidden = (300, 200)
+    critic_hidden: common.CriticHidden = (400, 300)
+    activation: common.ActivationName = "tanh"
     noise_max: float = Field(0.8, gt=0, le=10, description="Noise of the boldest lane; half the action range is 1.")
     noise_min: float = Field(0.05, gt=0, le=10, description="Noise of the most careful lane; at most `noise_max`.")
-    noise_correlation: Correlation = 0.0
+    noise_correlation: common.Correlation = 0.0
 
     @model_validator(mode="after")
     def _ladder_falls(self) -> Config:
@@ -84,7 +68,7 @@ class Module(nn.Module):
 
     def __init__(self, config: Config, spec: EnvSpec) -> None:
         super().__init__()
-        self.policy, self.critic = policy_network(config, spec), critic_network(config, spec)
+        self.policy, self.critic = common.policy_network(config, spec), common.critic_network(config, spec)
 
 
 class PricingPolicy:
@@ -145,10 +129,10 @@ def policy_loss(networks: Networks, batch: TransitionBatch) -> Loss:
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
     module = Module(config, spec)
     parts = (module.policy, module.critic, critic_loss, policy_loss)
-    return continuous_learner(config, spec, context, *parts, policy_gradient_bound=1.0, module=module)
+    return common.continuous_learner(config, spec, context, *parts, policy_gradient_bound=1.0, module=module)
 
 
-ALGORITHM = continuous_algorithm(
+ALGORITHM = common.continuous_algorithm(
     "apex-dpg",
     "DPG with n-step returns, prioritized replay and a ladder of noise",
     Config,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, value_algorithm
 from shoal.algorithms.batches import TransitionBatch
 from shoal.algorithms.learner import Loss
-from shoal.networks import QuantileNetwork
+from shoal.networks import QNetwork
 from shoal.ops import batched_index, double_quantile_target, quantile_huber_loss, quantile_midpoints
 from shoal.types import EnvSpec
 
@@ -39,7 +39,7 @@ class Config(ValueConfig):
 def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     """Quantiles of the return of each action: [B, *obs_shape] -> [B, A, N]."""
     shape = (spec.obs_shape, spec.obs_dtype, spec.num_actions)
-    return QuantileNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
+    return QNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
 
 
 def quantile_loss(network: nn.Module, target: nn.Module, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:

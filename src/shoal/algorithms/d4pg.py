@@ -26,24 +26,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from shoal.algorithms import continuous as common
 from shoal.algorithms.batches import TransitionBatch
-from shoal.algorithms.continuous import (
-    CriticLearningRate,
-    GradientClip,
-    LossFunction,
-    Networks,
-    NoiseConfig,
-    NStep,
-    PolicyLearningRate,
-    Sigma,
-    TargetPeriod,
-    Tau,
-    continuous_algorithm,
-    continuous_learner,
-    critic_network,
-    noisy_policy,
-    policy_network,
-)
+from shoal.algorithms.continuous import Networks, NoiseConfig
 from shoal.algorithms.interface import Learner, LearnerContext
 from shoal.algorithms.learner import Loss
 from shoal.ops import (
@@ -60,13 +45,13 @@ from shoal.types import EnvSpec
 class Config(NoiseConfig):
     """Hyper-parameters of D4PG."""
 
-    n_step: NStep = 5
-    learning_rate: CriticLearningRate = 1e-4
-    policy_learning_rate: PolicyLearningRate = 1e-4
-    gradient_clip: GradientClip = 40.0
-    tau: Tau = 1.0
-    target_period: TargetPeriod = 100
-    noise: Sigma = 0.3
+    n_step: common.NStep = 5
+    learning_rate: common.CriticLearningRate = 1e-4
+    policy_learning_rate: common.PolicyLearningRate = 1e-4
+    gradient_clip: common.GradientClip = 40.0
+    tau: common.Tau = 1.0
+    target_period: common.TargetPeriod = 100
+    noise: common.Sigma = 0.3
     critic: Literal["quantile", "categorical"] = Field("quantile", description="What the critic's outputs are.")
     atoms: int = Field(51, ge=2, le=1024, description="Quantiles, or atoms of the categorical critic.")
     kappa: float = Field(1.0, gt=0, description="quantile: where its loss turns from quadratic to linear.")
@@ -116,7 +101,7 @@ def policy_loss(networks: Networks, batch: TransitionBatch, *, atoms: Tensor | N
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
-    critics: LossFunction
+    critics: common.LossFunction
     if config.critic == "quantile":
         atoms, tau = None, quantile_midpoints(config.atoms).to(context.device)
         critics = partial(quantile_critic_loss, tau=tau, kappa=config.kappa)
@@ -124,15 +109,15 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
         assert config.value_min is not None and config.value_max is not None
         atoms = support(config.value_min, config.value_max, config.atoms).to(context.device)
         critics = partial(categorical_critic_loss, atoms=atoms)
-    policy, critic = policy_network(config, spec), critic_network(config, spec, outputs=config.atoms)
-    return continuous_learner(config, spec, context, policy, critic, critics, partial(policy_loss, atoms=atoms))
+    policy, critic = common.policy_network(config, spec), common.critic_network(config, spec, outputs=config.atoms)
+    return common.continuous_learner(config, spec, context, policy, critic, critics, partial(policy_loss, atoms=atoms))
 
 
-ALGORITHM = continuous_algorithm(
+ALGORITHM = common.continuous_algorithm(
     "d4pg",
     "distributional critic (quantile or categorical), n-step, Gaussian noise",
     Config,
-    noisy_policy,
+    common.noisy_policy,
     make_learner,
     min_size=1_000,
     samples_per_insert=128,

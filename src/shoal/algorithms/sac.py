@@ -23,15 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from shoal.algorithms import continuous as common
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import TransitionBatch
-from shoal.algorithms.continuous import (
-    ContinuousConfig,
-    Networks,
-    continuous_algorithm,
-    continuous_learner,
-    critic_network,
-)
+from shoal.algorithms.continuous import ContinuousConfig, Networks
 from shoal.algorithms.exploring_policy import ExploringPolicy
 from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
 from shoal.algorithms.learner import Loss
@@ -122,12 +117,12 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
         noise = torch.randn_like(batch.action)
         return policy_loss(networks, batch, noise, log_temperature=temperature.log, target_entropy=entropy)
 
-    parts = (make_network(config, spec), critic_network(config, spec, members=2), critics, policy)
+    parts = (make_network(config, spec), common.critic_network(config, spec, members=2), critics, policy)
     extra = temperature if config.learn_temperature else None
-    return continuous_learner(config, spec, context, *parts, policy_target=False, extra=extra)
+    return common.continuous_learner(config, spec, context, *parts, policy_target=False, extra=extra)
 
 
-ALGORITHM = continuous_algorithm(
+ALGORITHM = common.continuous_algorithm(
     "sac",
     "soft actor-critic: twin critics, squashed Gaussian policy, learned temperature",
     Config,

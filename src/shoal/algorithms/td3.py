@@ -21,17 +21,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from shoal.algorithms import continuous as common
 from shoal.algorithms.batches import TransitionBatch
-from shoal.algorithms.continuous import (
-    Networks,
-    NoiseConfig,
-    TargetPeriod,
-    continuous_algorithm,
-    continuous_learner,
-    critic_network,
-    noisy_policy,
-    policy_network,
-)
+from shoal.algorithms.continuous import Networks, NoiseConfig
 from shoal.algorithms.interface import Learner, LearnerContext
 from shoal.algorithms.learner import Loss
 from shoal.ops import clipped_double_q_target, smoothed_action
@@ -42,7 +34,7 @@ class Config(NoiseConfig):
     """Hyper-parameters of TD3."""
 
     policy_delay: int = Field(2, ge=1, description="Updates of the critics for one of the policy.")
-    target_period: TargetPeriod = 2
+    target_period: common.TargetPeriod = 2
     smoothing_noise: float = Field(0.2, ge=0, description="Deviation of the noise on the target's action.")
     smoothing_clip: float = Field(0.5, gt=0, description="Most that this noise changes an action.")
 
@@ -69,16 +61,16 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
         noise = config.smoothing_noise * torch.randn_like(batch.action)
         return critic_loss(networks, batch, noise, clip=config.smoothing_clip)
 
-    policy, critic = policy_network(config, spec), critic_network(config, spec, members=2)
+    policy, critic = common.policy_network(config, spec), common.critic_network(config, spec, members=2)
     losses = (critics, policy_loss)
-    return continuous_learner(config, spec, context, policy, critic, *losses, policy_delay=config.policy_delay)
+    return common.continuous_learner(config, spec, context, policy, critic, *losses, policy_delay=config.policy_delay)
 
 
-ALGORITHM = continuous_algorithm(
+ALGORITHM = common.continuous_algorithm(
     "td3",
     "twin critics, delayed deterministic policy, smoothed targets",
     Config,
-    noisy_policy,
+    common.noisy_policy,
     make_learner,
     min_size=5_000,
     samples_per_insert=256,  # in batches of 256: one update per step

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shoal.networks.actor_critic import ActorCritic
 from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mark_as_learned, mean_and_log_std
 from shoal.networks.ensemble import EnsembleMLP
-from shoal.networks.heads import QHead, QuantileHead
-from shoal.networks.q_networks import QNetwork, QuantileNetwork
+from shoal.networks.heads import QHead
+from shoal.networks.q_networks import QNetwork
 from shoal.networks.residual import ResidualCNN
 from shoal.networks.scratch import Scratch
 from shoal.networks.torso import MLP, NatureCNN, SmallCNN, make_torso
@@ -20,8 +20,6 @@ __all__ = [
     "PolicyNetwork",
     "QHead",
     "QNetwork",
-    "QuantileHead",
-    "QuantileNetwork",
     "ResidualCNN",
     "Scratch",
     "SmallCNN",

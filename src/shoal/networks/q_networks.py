@@ -15,12 +15,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from shoal.errors import ConfigError
-from shoal.networks.heads import QHead, QuantileHead
-from shoal.networks.torso import MLP, NatureCNN, image_layout, make_torso
+from shoal.networks.heads import QHead
+from shoal.networks.torso import image_layout, make_torso
 
 
 class QNetwork(nn.Module):
-    """Action values of an observation.
+    """Action values of an observation, or quantiles of the return of each action, whose means are the action values.
+
+    Quantiles: "Distributional Reinforcement Learning with Quantile Regression", https://arxiv.org/abs/1710.10044.
 
     Args:
         obs_shape: shape of one observation, frame stack included.
@@ -28,6 +30,7 @@ class QNetwork(nn.Module):
         num_actions: A.
         hidden: layer widths for vectors; see the module.
         dueling: value and advantage streams instead of one.
+        quantiles: N; None for values.
         image_hidden: width of each stream for images.
     """
 
@@ -39,61 +42,20 @@ class QNetwork(nn.Module):
         hidden: tuple[int, ...] = (256, 256),
         dueling: bool = True,
         *,
+        quantiles: int | None = None,
         image_hidden: int = 512,
     ) -> None:
         super().__init__()
-        self.torso, width = _torso_and_width(obs_shape, obs_dtype, hidden, dueling, image_hidden)
-        self.head = QHead(self.torso.out_features, num_actions, width, dueling)
+        if image_layout(obs_shape, obs_dtype) is not None:
+            self.torso, width = make_torso(obs_shape, obs_dtype, ()), image_hidden
+        else:
+            if any(width < 1 for width in hidden):
+                raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
+            last = hidden[-1] if hidden else 0
+            self.torso, width = make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last
+        self.head = QHead(self.torso.out_features, num_actions, width, dueling, quantiles)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """[B, *obs_shape] of the observation's own dtype -> [B, A]"""
-        q: Tensor = self.head(self.torso(obs))
-        return q
-
-
-class QuantileNetwork(nn.Module):
-    """Quantiles of the return of each action; their mean over N is the action value.
-
-    "Distributional Reinforcement Learning with Quantile Regression", https://arxiv.org/abs/1710.10044.
-
-    Args:
-        obs_shape: shape of one observation, frame stack included.
-        obs_dtype: numpy name of its dtype.
-        num_actions: A.
-        hidden: layer widths for vectors; see the module.
-        dueling: value and advantage streams instead of one.
-        quantiles: N; 200 in the paper, fewer are enough for small environments.
-        image_hidden: width of each stream for images.
-    """
-
-    def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        num_actions: int,
-        hidden: tuple[int, ...] = (256, 256),
-        dueling: bool = True,
-        *,
-        quantiles: int,
-        image_hidden: int = 512,
-    ) -> None:
-        super().__init__()
-        self.torso, width = _torso_and_width(obs_shape, obs_dtype, hidden, dueling, image_hidden)
-        self.head = QuantileHead(self.torso.out_features, num_actions, quantiles, width, dueling)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """[B, *obs_shape] of the observation's own dtype -> [B, A, N]"""
-        dist: Tensor = self.head(self.torso(obs))
-        return dist
-
-
-def _torso_and_width(
-    obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...], dueling: bool, image_hidden: int
-) -> tuple[MLP | NatureCNN, int]:
-    """The torso, and the width of one stream of the head."""
-    if image_layout(obs_shape, obs_dtype) is not None:
-        return make_torso(obs_shape, obs_dtype, ()), image_hidden
-    if any(width < 1 for width in hidden):
-        raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
-    last = hidden[-1] if hidden else 0
-    return make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last
+        """[B, *obs_shape] of the observation's own dtype -> [B, A], or [B, A, N]"""
+        out: Tensor = self.head(self.torso(obs))
+        return out
