@@ -23,7 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from shoal.ops import PolynomialSchedule, polynomial_schedule
+from shoal.ops import polynomial_schedule
 from shoal.replay import Column, Schema, View
 from shoal.types import Array, EnvSpec, Sample
 
@@ -45,7 +45,7 @@ class AlgorithmConfig(BaseModel):
     schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
     schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
 
-    def schedule(self, learning_rate: float) -> PolynomialSchedule:
+    def schedule(self, learning_rate: float) -> Callable[[int], float]:
         """The step size that starts at `learning_rate`, by the number of updates."""
         end = self.learning_rate_end / self.learning_rate * learning_rate if self.schedule_updates else learning_rate
         return polynomial_schedule(learning_rate, end, self.schedule_updates, self.schedule_power)

@@ -38,6 +38,8 @@ class QHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[B, in_features] -> [B, A], or [B, A, N]"""
+        value: Tensor | None
+        advantage: Tensor
         value, advantage = self.streams(features)
         if self.quantiles is not None:
             advantage = advantage.unflatten(1, (self.num_actions, self.quantiles))
