@@ -171,8 +171,9 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
     """Updates per second on a full replay, all on one core: half of a batch uniform, half from each selector."""
     from shoal.config.load import load_scenario
     from shoal.loops import assembly
-    from shoal.loops.assembly import RunPaths
+    from shoal.loops.plan import make_plan
     from shoal.loops.preparation import prepare
+    from shoal.loops.run_paths import RunPaths
 
     rows = []
     cores = os.sched_getaffinity(0)
@@ -191,13 +192,13 @@ def scoring(seconds: float, rounds: int) -> list[Row]:
             ]
             settings = load_scenario(Path(scenario), overrides)
             folder = Path(within.name) / name
-            places = RunPaths(folder / "replay", folder / "checkpoints")
-            places.replay.mkdir(parents=True)
-            prepare(settings, assembly.describe(settings), places, "benchmark")
-            actor = assembly.build_actor(settings, places, 0)
+            plan = make_plan(settings, RunPaths(folder / "replay", folder / "checkpoints"))
+            plan.paths.replay.mkdir(parents=True)
+            prepare(plan, 3, "benchmark")
+            actor = assembly.build_actor(plan, 0)
             actor.run(steps=steps // lanes)
             actor.end()
-            loops[name] = assembly.build_learner(settings, places)
+            loops[name] = assembly.build_learner(plan)
         os.sched_setaffinity(0, {min(cores)})  # scoring must not use a core that the actors would need
         calls = {name: (lambda loop=loop: loop.run(updates=1)) for name, loop in loops.items()}
         measured = interleave(f"{scenario}: updates/s", calls, seconds=seconds, rounds=rounds)

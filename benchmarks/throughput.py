@@ -404,9 +404,9 @@ def measure(system: str, options: argparse.Namespace) -> list[Row]:
 
 
 def _bytes_per_step(settings: Any) -> int:
-    from shoal.loops import assembly
+    from shoal.loops.plan import make_plan
 
-    return int(assembly.make_run_schema(settings, assembly.describe(settings)).bytes_per_step)
+    return int(make_plan(settings).schema.bytes_per_step)
 
 
 def parse() -> argparse.Namespace:

@@ -10,7 +10,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shoal.loops.assembly import open_ledger
+from shoal.loops.plan import Plan, make_plan
+from shoal.loops.preparation import prepare
+from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
+from shoal.replay import Ledger
 
 
 class Corridor(gymnasium.Env[np.ndarray, int]):
@@ -202,3 +207,11 @@ def reach(**sections: Any) -> RunSettings:
     for name, value in sections.items():
         base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
     return RunSettings.model_validate(base)
+
+
+def prepared(folder: Path, settings: RunSettings) -> tuple[Plan, Ledger]:
+    """What roles need before they can be built: a plan, and the files it names."""
+    plan = make_plan(settings, RunPaths(folder / "replay", folder / "checkpoints"))
+    plan.paths.replay.mkdir(parents=True)
+    prepare(plan, settings.actors + 3, "test")
+    return plan, open_ledger(plan)

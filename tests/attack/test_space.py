@@ -17,7 +17,7 @@ from tests.faults.conftest import ROOT
 
 from shoal.config.load import settings_for
 from shoal.errors import NoSpace
-from shoal.loops import assembly
+from shoal.loops.plan import make_plan
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
@@ -26,6 +26,7 @@ from shoal.replay.reserve import PAGE
 from shoal.replay.storage import gib
 
 pytestmark = pytest.mark.attack
+ROLES = 4
 WANTED = (
     "runtime=inline",
     "env.lanes=4",
@@ -65,8 +66,7 @@ def settings(*more: str) -> RunSettings:
 
 
 def needed(*more: str) -> int:
-    ready = settings(*more)
-    return needed_bytes(ready, assembly.describe(ready))
+    return needed_bytes(make_plan(settings(*more)), ROLES)
 
 
 def start(out: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
@@ -109,16 +109,15 @@ def test_of_two_runs_that_start_together_one_is_refused_with_a_sentence(mount: M
 
 
 def test_whatever_is_left_a_run_begins_or_is_refused_and_leaves_nothing_half_made(mount: Mount, tmp_path: Path) -> None:
-    ready = settings("hidden=[16]", "replay.capacity=256")
-    spec = assembly.describe(ready)
-    most, begun = needed_bytes(ready, spec), 0
+    plan = make_plan(settings("hidden=[16]", "replay.capacity=256"))
+    most, begun = needed_bytes(plan, ROLES), 0
     for free in range(0, most + PAGE, 2 * PAGE):
         memory = mount(most)
         fill(memory, leave=free)
         places = RunPaths(memory / "replay", tmp_path / "checkpoints")
         places.replay.mkdir()
         try:
-            prepare(ready, spec, places, "run")
+            prepare(plan.at(places), ROLES, "run")
             begun += 1
         except NoSpace as refused:
             assert " needs " in str(refused) and " free" in str(refused)

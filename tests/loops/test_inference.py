@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.fakes import corridor
+from tests.fakes import corridor, prepared
 
 from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
-from shoal.loops.assembly import RunPaths
 from shoal.loops.inference import InferenceServer
-from shoal.loops.preparation import prepare
+from shoal.loops.plan import Plan
 from shoal.loops.remote_policy import Unanswered
 from shoal.loops.settings import RunSettings
 from shoal.replay import Ledger, LedgerWord, ShardReader
@@ -41,22 +40,12 @@ def served(algo: str = "impala", **sections: Any) -> RunSettings:
     return RunSettings.model_validate({**settings, **base, "replay": {**settings["replay"], **base["replay"]}})
 
 
-def prepared(tmp_path: Path, settings: RunSettings) -> tuple[RunPaths, Ledger]:
-    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
-    places.replay.mkdir()
-    prepare(settings, assembly.describe(settings), places, "test")
-    ledger = Ledger(places.replay, places.shards(settings))
-    ledger.beat()
-    return places, ledger
-
-
 def observations(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).random((LANES, 5)).astype(np.float32)
 
 
-def remote(settings: RunSettings, places: RunPaths, index: int, patience: float = 0.0) -> assembly.RemotePolicy:
-    layout = assembly.mailbox_layout(settings, assembly.describe(settings))
-    return assembly.RemotePolicy(assembly.Mailbox(places.mailbox(index), layout), patience)
+def remote(plan: Plan, index: int, patience: float = 0.0) -> assembly.RemotePolicy:
+    return assembly.RemotePolicy(assembly.Mailbox(plan.paths.mailbox(index), plan.mailbox), patience)
 
 
 def ask(policy: assembly.RemotePolicy, obs: np.ndarray, first: Any = False) -> None:
@@ -88,14 +77,14 @@ def test_requests_of_two_actors_are_one_batch_and_each_gets_its_own_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = served()
-    places, _ = prepared(tmp_path, settings)
-    server = assembly.build_inference(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    server = assembly.build_inference(plan)
     sizes: list[int] = []
     act = server._policy.act
     monkeypatch.setattr(
         server._policy, "act", lambda obs, *rest, **more: sizes.append(len(obs)) or act(obs, *rest, **more)
     )
-    policies = [remote(settings, places, index) for index in range(2)]
+    policies = [remote(plan, index) for index in range(2)]
     for index, policy in enumerate(policies):
         ask(policy, observations(index))
     report = server.run(batches=10)
@@ -115,9 +104,9 @@ def test_requests_of_two_actors_are_one_batch_and_each_gets_its_own_answer(
 
 def test_the_server_may_wait_for_a_fuller_batch(tmp_path: Path) -> None:
     settings = served(actor={"inference_wait_us": 100_000})
-    places, _ = prepared(tmp_path, settings)
-    server = assembly.build_inference(settings, places)
-    first, second = (remote(settings, places, index) for index in range(2))
+    plan, _ = prepared(tmp_path, settings)
+    server = assembly.build_inference(plan)
+    first, second = (remote(plan, index) for index in range(2))
     ask(first, observations(0))
     later = threading.Timer(0.01, ask, args=(second, observations(1)))
     later.start()
@@ -128,9 +117,9 @@ def test_the_server_may_wait_for_a_fuller_batch(tmp_path: Path) -> None:
 
 def test_the_version_is_that_of_the_weights_which_acted(tmp_path: Path) -> None:
     settings = served()
-    places, _ = prepared(tmp_path, settings)
-    server, learner = assembly.build_inference(settings, places), assembly.build_learner(settings, places)
-    policy = remote(settings, places, 0)
+    plan, _ = prepared(tmp_path, settings)
+    server, learner = assembly.build_inference(plan), assembly.build_learner(plan)
+    policy = remote(plan, 0)
     seen = []
     for _ in range(2):
         ask(policy, observations(0))
@@ -147,9 +136,9 @@ def test_the_version_is_that_of_the_weights_which_acted(tmp_path: Path) -> None:
 
 def test_each_actor_has_its_own_recurrent_state(tmp_path: Path) -> None:
     settings = served(algorithm={"lstm": 6})
-    places, _ = prepared(tmp_path, settings)
-    server = assembly.build_inference(settings, places)
-    policies = [remote(settings, places, index) for index in range(2)]
+    plan, _ = prepared(tmp_path, settings)
+    server = assembly.build_inference(plan)
+    policies = [remote(plan, index) for index in range(2)]
 
     def step(*indices: int, first: Any = False) -> dict[int, np.ndarray]:
         for index in indices:
@@ -184,14 +173,14 @@ def reference_state(server: InferenceServer, seed: int, steps: int) -> np.ndarra
 def test_actors_without_a_network_write_what_the_server_chose(tmp_path: Path, algo: str) -> None:
     replay = {"selectors": [{"type": "uniform", "ratio": 1.0}]}
     settings = served(algo, replay=replay, algorithm={"lstm": 6})
-    places, ledger = prepared(tmp_path, settings)
-    actors = [assembly.build_actor(settings, places, index) for index in range(2)]
+    plan, ledger = prepared(tmp_path, settings)
+    actors = [assembly.build_actor(plan, index) for index in range(2)]
     assert sum(parameter.numel() for parameter in actors[0]._policy.module.parameters()) == 0
-    with running(assembly.build_inference(settings, places), ledger):
+    with running(assembly.build_inference(plan), ledger):
         for actor in actors:
             assert actor.run(steps=50).steps > 0
     for index, actor in enumerate(actors):
-        shard = ShardReader(places.shard(index))
+        shard = ShardReader(plan.paths.shard(index))
         rows = {name: column[: shard.head] for name, column in shard.columns.items()}
         assert shard.head == 50 and (rows["weights_version"] == 1).all() and np.isfinite(rows["behaviour"]).all()
         moved = rows["obs"][1:].argmax(-1) - rows["obs"][:-1].argmax(-1)
@@ -203,15 +192,15 @@ def test_actors_without_a_network_write_what_the_server_chose(tmp_path: Path, al
 
 def test_a_new_server_answers_what_the_old_one_left(tmp_path: Path) -> None:
     settings = served(algorithm={"lstm": 6})
-    places, _ = prepared(tmp_path, settings)
-    policy = remote(settings, places, 0)
-    old = assembly.build_inference(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    policy = remote(plan, 0)
+    old = assembly.build_inference(plan)
     for _ in range(2):
         ask(policy, observations(0))
         old.run(batches=1)
         take(policy)
     ask(policy, observations(0))  # and now it dies
-    new = assembly.build_inference(settings, places)
+    new = assembly.build_inference(plan)
     assert new.run(batches=1).observations == LANES
     assert not take(policy)["state"].any()  # what the lanes remembered is lost, and the row says so
     seeds = [server._policy._generator.initial_seed() for server in (old, new)]
@@ -220,18 +209,18 @@ def test_a_new_server_answers_what_the_old_one_left(tmp_path: Path) -> None:
 
 def test_an_actor_without_a_server_waits_for_one(tmp_path: Path) -> None:
     settings = served(actors=1)
-    places, ledger = prepared(tmp_path, settings)
-    actor = assembly.build_actor(settings, places, 0)
+    plan, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(plan, 0)
     assert actor.run(seconds=0.5).steps == 0  # it reports in time all the same
-    with running(assembly.build_inference(settings, places), ledger):
+    with running(assembly.build_inference(plan), ledger):
         assert actor.run(seconds=0.5).steps > 0
     actor.end()
 
 
 def test_stop_reaches_an_actor_that_waits_for_an_answer(tmp_path: Path) -> None:
     settings = served(actors=1)
-    places, ledger = prepared(tmp_path, settings)
-    actor = assembly.build_actor(settings, places, 0)
+    plan, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(plan, 0)
     threading.Timer(0.3, lambda: ledger.__setitem__(LedgerWord.STOP, HALT)).start()
     began = time.perf_counter()
     assert actor.run(seconds=60).steps == 0 and time.perf_counter() - began < 5
@@ -239,8 +228,8 @@ def test_stop_reaches_an_actor_that_waits_for_an_answer(tmp_path: Path) -> None:
 
 def test_roles_of_a_dead_driver_end(tmp_path: Path) -> None:
     settings = served(actors=1)
-    places, ledger = prepared(tmp_path, settings)
-    actor, server = assembly.build_actor(settings, places, 0), assembly.build_inference(settings, places)
+    plan, ledger = prepared(tmp_path, settings)
+    actor, server = assembly.build_actor(plan, 0), assembly.build_inference(plan)
     ledger[LedgerWord.HEARTBEAT] = time.time_ns() - 120 * 10**9
     began = time.perf_counter()
     assert actor.run(seconds=60).steps == 0
@@ -260,8 +249,8 @@ def test_what_cannot_be_served_is_refused(algo: str, changes: list[str], said: s
 
 def test_a_policy_that_cannot_leave_the_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = served()
-    places, _ = prepared(tmp_path, settings)
-    monkeypatch.setattr(assembly, "inference_device", lambda *_: torch.device("cuda"))
+    plan, _ = prepared(tmp_path, settings)
+    monkeypatch.setattr(Plan, "inference_device", torch.device("cuda"))
     monkeypatch.delattr("shoal.algorithms.actor_critic.ActorCriticPolicy.to", raising=False)
     with pytest.raises(ConfigError, match=r"impala computes on the CPU only.*actor\.inference_device = cpu"):
-        assembly.build_inference(settings, places)
+        assembly.build_inference(plan)

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fakes import prepared
 
 from shoal.config.checks import check_environment
 from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
-from shoal.loops.assembly import RunPaths
-from shoal.loops.preparation import prepare
 from shoal.loops.settings import RunSettings
-from shoal.replay import Ledger, LedgerWord
+from shoal.replay import LedgerWord
 
 ENV = "tests.fakes:TestCorridor-v0"
 TURNS = 4_000
@@ -28,17 +27,14 @@ class Turns:
     """Real actors and a real learner, one step and one update each in turn, as the inline runtime does it."""
 
     def __init__(self, folder: Path, settings: RunSettings) -> None:
-        self.settings, self.places = settings, RunPaths(folder / "replay", folder / "checkpoints")
-        self.places.replay.mkdir()
-        prepare(settings, assembly.describe(settings), self.places, "test")
-        self.ledger = Ledger(self.places.replay, self.places.shards(settings))
-        self.ledger.beat()
-        self.learner = assembly.build_learner(settings, self.places)
-        self.actors = [assembly.build_actor(settings, self.places, index) for index in range(settings.actors)]
+        self.settings = settings
+        self.plan, self.ledger = prepared(folder, settings)
+        self.learner = assembly.build_learner(self.plan)
+        self.actors = [assembly.build_actor(self.plan, index) for index in range(settings.actors)]
 
     def restart_actors(self) -> None:
         """As if all were killed: every stream is broken, wherever it is."""
-        self.actors = [assembly.build_actor(self.settings, self.places, index) for index in range(len(self.actors))]
+        self.actors = [assembly.build_actor(self.plan, index) for index in range(len(self.actors))]
 
     def go_on(self, updates: int, *, only: int | None = None) -> None:
         """Until so many more updates were made; fails when they are not in so many turns."""
@@ -108,7 +104,7 @@ def test_learning_begins_and_goes_on_at_the_ratio(tmp_path: Path, algo: str, ove
     turns = Turns(tmp_path, settings_for(ENV, algo, [*overrides, "actors=2", "learner.prefetch=0", "hidden=[4]"]))
     turns.go_on(60)
     turns.close()
-    limiter, ledger = assembly.make_limiter(turns.settings), turns.ledger
+    limiter, ledger = turns.plan.limiter, turns.ledger
     error, batch = limiter.error(ledger.inserts, ledger[LedgerWord.SAMPLES]), turns.settings.rows_per_batch
     assert -limiter.tolerance - batch <= error <= limiter.tolerance + batch * 8, "what was granted is made up for"
 

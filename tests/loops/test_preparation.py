@@ -12,14 +12,15 @@ from tests.fakes import corridor
 
 from shoal.loops import assembly
 from shoal.loops.counts import Counts
+from shoal.loops.plan import make_plan
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard
-from shoal.replay import Header, Ledger, LedgerWord, ShardWriter
+from shoal.replay import Header, LedgerWord, ShardWriter
 from shoal.replay.storage import folder_bytes
 
 SETTINGS = corridor(replay={"samples_per_insert": None})
-SPEC = assembly.describe(SETTINGS)
+PLAN, ROLES = make_plan(SETTINGS), 4
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +28,16 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counts]:
     """A replay that two actors and a learner worked on, and what it counts."""
     places = RunPaths(tmp_path_factory.mktemp("used") / "replay", tmp_path_factory.mktemp("checkpoints"))
     places.replay.mkdir()
-    assert prepare(SETTINGS, SPEC, places, "run") == []
-    actors = [assembly.build_actor(SETTINGS, places, index) for index in range(2)]
-    learner = assembly.build_learner(SETTINGS, places)
+    plan = PLAN.at(places)
+    assert prepare(plan, ROLES, "run") == []
+    actors = [assembly.build_actor(plan, index) for index in range(2)]
+    learner = assembly.build_learner(plan)
     for actor in actors:
         actor.run(steps=60)
         actor.end()
     assert learner.run(updates=5).updates == 5
     learner.close()
-    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    ledger = assembly.open_ledger(plan)
     ledger.beat()
     return places.replay, Counts(ledger.env_steps, ledger.episodes, ledger.updates)
 
@@ -48,12 +50,12 @@ def places(used: tuple[Path, Counts], tmp_path: Path) -> RunPaths:
 
 
 def counted(places: RunPaths) -> Counts:
-    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    ledger = assembly.open_ledger(PLAN.at(places))
     return Counts(ledger.env_steps, ledger.episodes, ledger.updates)
 
 
 def test_what_is_whole_is_left_alone(used: tuple[Path, Counts], places: RunPaths) -> None:
-    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == []
+    assert prepare(PLAN.at(places), ROLES, "run", pytest.fail) == []
     assert counted(places) == used[1] and used[1].steps > 300 and used[1].episodes > 10 and used[1].updates == 5
     assert not list(places.replay.glob("*.unusable-*"))
 
@@ -64,43 +66,43 @@ def test_damage_is_set_aside_and_said_and_costs_no_count(
 ) -> None:
     before = {file: file.stat().st_size for file in places.replay.iterdir()}
     damage(places.replay / name)
-    notes = prepare(SETTINGS, SPEC, places, "run", lambda: used[1])
+    notes = prepare(PLAN.at(places), ROLES, "run", lambda: used[1])
     assert len(notes) == 1 and Path(name).parts[0].removesuffix(".bin").removesuffix(".words") in notes[0]
     assert counted(places) == used[1]
     missing = damage is remove and "/" not in name and name != "weights.words"
     assert bool(list(places.replay.glob("*.unusable-*"))) or missing
     assert set(before) <= set(places.replay.iterdir())
     # What is there now works.
-    for path in places.shards(SETTINGS):
+    for path in PLAN.at(places).shards:
         ShardWriter(path).close()
     out = np.empty(places.board.stat().st_size // 8, np.float32)
     assert WeightBoard(places.board, len(out)).read(out) >= 1 and np.isfinite(out).all()
-    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == [], "it is healed for good"
+    assert prepare(PLAN.at(places), ROLES, "run", pytest.fail) == [], "it is healed for good"
 
 
 def test_steps_of_a_lost_shard_stay_counted_without_any_other_document(
     used: tuple[Path, Counts], places: RunPaths
 ) -> None:
     remove(places.shard(0))
-    prepare(SETTINGS, SPEC, places, "run")
+    prepare(PLAN.at(places), ROLES, "run")
     assert counted(places) == used[1]
     words(HEAD=2**63 + 5, CLAIM=2**63 + 5)(places.shard(1) / "header.bin")
-    prepare(SETTINGS, SPEC, places, "run")
-    ledger = Ledger(places.replay, places.shards(SETTINGS))
+    prepare(PLAN.at(places), ROLES, "run")
+    ledger = assembly.open_ledger(PLAN.at(places))
     assert counted(places) == used[1] and ledger.inserts == 0
 
 
 def test_a_shard_and_the_ledger_at_once(used: tuple[Path, Counts], places: RunPaths) -> None:
     remove(places.shard(0))
     words(STOP=9)(places.ledger)
-    prepare(SETTINGS, SPEC, places, "run", lambda: used[1])
+    prepare(PLAN.at(places), ROLES, "run", lambda: used[1])
     assert counted(places) == used[1]
-    assert Ledger(places.replay, places.shards(SETTINGS))[LedgerWord.SAMPLES] == 5 * SETTINGS.rows_per_batch
+    assert assembly.open_ledger(PLAN.at(places))[LedgerWord.SAMPLES] == 5 * SETTINGS.rows_per_batch
 
 
 def test_a_folder_where_a_role_notes_its_process_is_no_obstacle(places: RunPaths) -> None:
     as_folder(places.processes)
-    prepare(SETTINGS, SPEC, places, "run")
+    prepare(PLAN.at(places), ROLES, "run")
     assert places.processes.is_file()
 
 
@@ -109,10 +111,11 @@ def test_all_that_is_made_is_counted_and_has_its_memory(tmp_path: Path, served: 
     settings = corridor(actors=3, runtime="ray", actor={"inference": "served"}) if served else SETTINGS
     places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
     places.replay.mkdir()
-    prepare(settings, SPEC, places, "run")
+    plan = make_plan(settings, places)
+    prepare(plan, ROLES, "run")
     files = [file for file in places.replay.rglob("*") if file.is_file()]
     assert [file.name for file in files if file.stat().st_blocks * 512 < file.stat().st_size] == []
-    needed = needed_bytes(settings, SPEC)
+    needed = needed_bytes(plan, ROLES)
     assert folder_bytes(places.replay) <= needed <= folder_bytes(places.replay) + 64 * 1024
     assert bool(list(places.replay.glob("mailbox_*.bin"))) == served
 
@@ -121,4 +124,4 @@ def test_headers_are_checked_while_a_writer_is_at_work(places: RunPaths) -> None
     writer = ShardWriter(places.shard(0))
     writer.claim_row()  # and not published
     assert writer.header[Header.CLAIM] == writer.head + 1
-    assert prepare(SETTINGS, SPEC, places, "run", pytest.fail) == []
+    assert prepare(PLAN.at(places), ROLES, "run", pytest.fail) == []

@@ -10,35 +10,23 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.fakes import Corridor, corridor, reach
+from tests.fakes import Corridor, corridor, prepared, reach
 
 from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, EnvError, ShoalError
 from shoal.loops import assembly
-from shoal.loops.assembly import RunPaths
 from shoal.loops.checkpoint import list_checkpoints, load_best, load_checkpoint
-from shoal.loops.preparation import prepare
-from shoal.loops.settings import RunSettings
-from shoal.replay import Ledger, LedgerWord, ShardReader
+from shoal.replay import LedgerWord, ShardReader
 from shoal.replay.ledger import HALT, RUN, WIND_DOWN
 from shoal.types import CUT, FINAL
 
 
-def prepared(tmp_path: Path, settings: RunSettings) -> tuple[RunPaths, Ledger]:
-    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
-    places.replay.mkdir()
-    prepare(settings, assembly.describe(settings), places, "test")
-    ledger = Ledger(places.replay, places.shards(settings))
-    ledger.beat()
-    return places, ledger
-
-
 def test_actor_writes_the_stream_as_it_happened(tmp_path: Path) -> None:
     settings = corridor(actors=1, replay={"samples_per_insert": None})
-    places, ledger = prepared(tmp_path, settings)
-    actor = assembly.build_actor(settings, places, 0)
+    plan, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(plan, 0)
     report = actor.run(steps=100)
-    shard = ShardReader(places.shard(0))
+    shard = ShardReader(plan.paths.shard(0))
     rows = {name: column[:100] for name, column in shard.columns.items()}
     ended = rows["terminated"] | rows["truncated"]
     final = rows["boundary"] == FINAL
@@ -55,8 +43,8 @@ def test_actor_writes_the_stream_as_it_happened(tmp_path: Path) -> None:
 
 def test_actor_waits_for_the_rate_limiter(tmp_path: Path) -> None:
     settings = corridor(actors=1)
-    places, ledger = prepared(tmp_path, settings)
-    actor = assembly.build_actor(settings, places, 0)
+    plan, ledger = prepared(tmp_path, settings)
+    actor = assembly.build_actor(plan, 0)
     report = actor.run(seconds=0.5)  # nobody samples
     limit = settings.replay.min_size + settings.tolerance / 8
     assert limit <= ledger.inserts <= limit + 8
@@ -67,9 +55,9 @@ def test_actor_waits_for_the_rate_limiter(tmp_path: Path) -> None:
 def test_a_bad_environment_is_made_anew(tmp_path: Path, kwargs: dict[str, int], said: str) -> None:
     free = {"samples_per_insert": None}
     settings = corridor(actors=1, env={"kwargs": kwargs}, replay=free, actor={"env_error_limit": 100})
-    places, _ = prepared(tmp_path, settings)
-    report = assembly.build_actor(settings, places, 0).run(steps=100)
-    shard = ShardReader(places.shard(0))
+    plan, _ = prepared(tmp_path, settings)
+    report = assembly.build_actor(plan, 0).run(steps=100)
+    shard = ShardReader(plan.paths.shard(0))
     cuts = (shard.columns["boundary"][: shard.head, 0] == CUT).sum()
     assert len(report.notes) == cuts >= 2
     assert said in report.notes[0] and "Corridor-v0" in report.notes[0] and "step" in report.notes[0]
@@ -78,41 +66,41 @@ def test_a_bad_environment_is_made_anew(tmp_path: Path, kwargs: dict[str, int], 
 
 def test_a_bad_environment_stops_the_run_when_told(tmp_path: Path) -> None:
     settings = corridor(actors=1, env={"kwargs": {"fail_at": 30}}, actor={"on_env_error": "stop"})
-    places, _ = prepared(tmp_path, settings)
+    plan, _ = prepared(tmp_path, settings)
     with pytest.raises(EnvError, match=r"crashed.*on_env_error"):
-        assembly.build_actor(settings, places, 0).run(steps=100)
+        assembly.build_actor(plan, 0).run(steps=100)
 
 
 def test_too_many_errors_stop_the_run_anyway(tmp_path: Path) -> None:
     settings = corridor(actors=1, env={"kwargs": {"fail_at": 2}}, actor={"env_error_limit": 3})
-    places, _ = prepared(tmp_path, settings)
+    plan, _ = prepared(tmp_path, settings)
     with pytest.raises(EnvError, match="error 3 of 3"):
-        assembly.build_actor(settings, places, 0).run(steps=100)
+        assembly.build_actor(plan, 0).run(steps=100)
 
 
 def test_errors_of_more_than_an_hour_ago_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.loops.actor.ERROR_SECONDS", 0.0)  # every error is such a one
     settings = corridor(actors=1, env={"kwargs": {"fail_at": 2}}, actor={"env_error_limit": 3})
-    places, _ = prepared(tmp_path, settings)
-    report = assembly.build_actor(settings, places, 0).run(steps=20)
+    plan, _ = prepared(tmp_path, settings)
+    report = assembly.build_actor(plan, 0).run(steps=20)
     assert len(report.notes) >= 5 and all("error 1 of 3 within an hour" in note for note in report.notes)
 
 
 def test_a_restarted_actor_goes_on_in_its_shard(tmp_path: Path) -> None:
     settings = corridor(actors=1, replay={"samples_per_insert": None})
-    places, ledger = prepared(tmp_path, settings)
-    assembly.build_actor(settings, places, 0).run(steps=10)  # never closed, as if killed
+    plan, ledger = prepared(tmp_path, settings)
+    assembly.build_actor(plan, 0).run(steps=10)  # never closed, as if killed
     before = ledger.env_steps
-    assembly.build_actor(settings, places, 0).run(steps=10)
-    shard = ShardReader(places.shard(0))
+    assembly.build_actor(plan, 0).run(steps=10)
+    shard = ShardReader(plan.paths.shard(0))
     assert shard.head == 21 and (shard.columns["boundary"][10] == CUT).all()
     assert ledger.env_steps > before
 
 
 def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:
     settings = corridor(actors=1, learner={"keep_checkpoints": 2}, replay={"tolerance": 4000})
-    places, ledger = prepared(tmp_path, settings)
-    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    plan, ledger = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     assert learner.run(updates=1).updates == 0  # nothing collected yet
     actor.run(seconds=0.3)
     report = learner.run(updates=20)
@@ -123,38 +111,38 @@ def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:
     for _ in range(3):
         learner.run(updates=1)
         learner.save()
-    assert len(list_checkpoints(places.checkpoints)) == 2
-    assert load_checkpoint(places.checkpoints).info["updates"] == ledger.updates
+    assert len(list_checkpoints(plan.paths.checkpoints)) == 2
+    assert load_checkpoint(plan.paths.checkpoints).info["updates"] == ledger.updates
 
 
 def test_a_restarted_learner_has_the_newest_weights(tmp_path: Path) -> None:
     settings = corridor(actors=1, replay={"tolerance": 4000})
-    places, _ = prepared(tmp_path, settings)
-    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     actor.run(seconds=0.3)
     learner.run(updates=10)
     learner.save()
     learner.run(updates=4)  # newer than the checkpoint, on the board only
-    again = assembly.build_learner(settings, places)
+    again = assembly.build_learner(plan)
     for name, tensor in learner._learner.module.state_dict().items():
         assert (again._learner.module.state_dict()[name] == tensor).all()
 
 
 def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_path: Path) -> None:
     settings = reach(actors=1, replay={"tolerance": 40_000})
-    places, _ = prepared(tmp_path, settings)
-    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     actor.run(steps=100)
     learner.run(updates=10)
     learner.save()
     learner.run(updates=4)  # its policy is newer, on the board only
     published = learner._weights.board.version
-    again = assembly.build_learner(settings, places)
-    saved, restored = load_checkpoint(places.checkpoints).tensors, again._learner.state().tensors
+    again = assembly.build_learner(plan)
+    saved, restored = load_checkpoint(plan.paths.checkpoints).tensors, again._learner.state().tensors
     assert saved.keys() == restored.keys()
     assert [name for name in saved if not torch.equal(saved[name], restored[name])] == []
     assert any(not torch.equal(saved[name], tensor) for name, tensor in learner._learner.state().tensors.items())
-    policy = assembly.build_actor(settings, places, 0)
+    policy = assembly.build_actor(plan, 0)
     policy.run(steps=1)
     assert again._weights.board.version == policy._version == published + 1, "actors go back with it"
     for name, tensor in policy._policy.module.state_dict().items():
@@ -164,16 +152,16 @@ def test_a_restarted_learner_does_not_join_a_newer_policy_to_older_critics(tmp_p
 
 def test_before_the_first_checkpoint_a_restarted_learner_begins_again(tmp_path: Path) -> None:
     settings = reach(actors=1, replay={"tolerance": 40_000})
-    places, _ = prepared(tmp_path, settings)
-    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     actor.run(steps=100)
     learner.run(updates=10)
     learned, published = learner._learner.state().tensors, learner._weights.board.version
-    again = assembly.build_learner(settings, places)
+    again = assembly.build_learner(plan)
     begun = again._learner.state().tensors
     policy = [name for name in learned if name.startswith("policy.")]
     assert policy and any(not torch.equal(learned[name], begun[name]) for name in policy), "no policy without critics"
-    actor = assembly.build_actor(settings, places, 0)
+    actor = assembly.build_actor(plan, 0)
     actor.run(steps=1)
     assert actor._version == published + 1, "the actor follows"
     for name, tensor in actor._policy.module.state_dict().items():
@@ -183,18 +171,18 @@ def test_before_the_first_checkpoint_a_restarted_learner_begins_again(tmp_path: 
 
 def test_a_restarted_learner_has_other_noise(tmp_path: Path) -> None:
     settings = corridor(actors=1)
-    places, _ = prepared(tmp_path, settings)
+    plan, _ = prepared(tmp_path, settings)
     seeds = []
     for _ in range(3):
-        assembly.build_learner(settings, places).close()
+        assembly.build_learner(plan).close()
         seeds.append(torch.initial_seed())
-    assert seeds[0] == assembly.seed_of(settings, "learner") and len(set(seeds)) == 3
+    assert seeds[0] == plan.seed("learner") and len(set(seeds)) == 3
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = corridor(actors=1, algorithm={"learning_rate": 1.0, "gradient_clip": 1e30})
-    places, _ = prepared(tmp_path, settings)
-    actor, learner = assembly.build_actor(settings, places, 0), assembly.build_learner(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     actor.run(seconds=0.3)
     for parameter in learner._learner.module.parameters():
         parameter.data.fill_(1e30)
@@ -207,14 +195,14 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: 
 
 def test_evaluator_keeps_the_best(tmp_path: Path) -> None:
     settings = corridor(actors=1)
-    places, ledger = prepared(tmp_path, settings)
-    evaluator = assembly.build_evaluator(settings, places)
+    plan, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(plan)
     report = evaluator.run(7)
     assert report is not None and len(report.returns) == 7 and report.best
     steps = ledger[LedgerWord.EVALUATED]
     assert steps >= max(report.lengths)
-    assert load_best(places.checkpoints).info["eval_return"] == pytest.approx(np.mean(report.returns))
-    again = assembly.build_evaluator(settings, places).run(7)
+    assert load_best(plan.paths.checkpoints).info["eval_return"] == pytest.approx(np.mean(report.returns))
+    again = assembly.build_evaluator(plan).run(7)
     assert again is not None and not again.best  # the same weights are no better
     assert ledger[LedgerWord.EVALUATED] > steps  # also from an evaluator that was started again
     ledger[LedgerWord.STOP] = HALT
@@ -226,8 +214,8 @@ def test_evaluation_ends_where_the_environment_has_no_limit(tmp_path: Path) -> N
     settings = corridor(
         actors=1, env={"id": "tests.fakes:TestEndless-v0"}, evaluation={"max_episode_steps": 30, "lanes": 2}
     )
-    places, _ = prepared(tmp_path, settings)
-    evaluator = assembly.build_evaluator(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(plan)
     report = evaluator.run(4)
     assert report is not None and report.returns == (30.0,) * 4 and report.lengths == (30,) * 4
     (note,) = report.notes
@@ -245,8 +233,8 @@ def test_the_environments_own_limit_is_not_the_evaluations(tmp_path: Path) -> No
 
 def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     settings = corridor(actors=1, env={"id": "tests.fakes:TestEndless-v0"})
-    places, ledger = prepared(tmp_path, settings)
-    evaluator = assembly.build_evaluator(settings, places)
+    plan, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(plan)
     report = evaluator.run(4, seconds=0.2)
     assert (
         report is not None and not report.returns and "0 of 4 episodes had ended when training did" in report.notes[0]
@@ -256,15 +244,15 @@ def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     assert late is not None and not late.returns
     final = evaluator.run(4, seconds=0.2, final=True)
     assert final is not None and final.seconds >= 0.2 and "--checkpoint last" in final.notes[0]
-    assert not (places.checkpoints / "best.safetensors").exists()
+    assert not (plan.paths.checkpoints / "best.safetensors").exists()
     ledger[LedgerWord.STOP] = RUN
 
 
 @pytest.mark.parametrize("then", [WIND_DOWN, HALT])
 def test_an_evaluation_under_way_ends_with_training(tmp_path: Path, then: int) -> None:
     settings = corridor(actors=1, env={"id": "tests.fakes:TestEndless-v0"})
-    places, ledger = prepared(tmp_path, settings)
-    evaluator = assembly.build_evaluator(settings, places)
+    plan, ledger = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(plan)
 
     def end_training() -> None:
         ledger[LedgerWord.STOP] = then
@@ -284,8 +272,8 @@ def test_an_evaluation_whose_environment_fails_is_left_out(tmp_path: Path) -> No
     until = tmp_path / "repaired"
     settings = corridor(actors=1, env={"id": "tests.loops.test_roles:TestFragile-v0", "kwargs": {"until": str(until)}})
     until.touch()
-    places, _ = prepared(tmp_path, settings)
-    evaluator = assembly.build_evaluator(settings, places)
+    plan, _ = prepared(tmp_path, settings)
+    evaluator = assembly.build_evaluator(plan)
     until.unlink()
     for call in ("reset", "made"):  # what it has fails; then it cannot be recreated either
         report = evaluator.run(4)

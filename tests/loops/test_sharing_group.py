@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes import prepared
 
 from shoal.config.load import settings_for
-from shoal.loops.assembly import RunPaths, build_actor, build_learner, describe
-from shoal.loops.preparation import prepare
+from shoal.loops.assembly import build_actor, build_learner
 from shoal.loops.sharing_group import sharing_id
 from shoal.sharing import DistributedReplayBuffer, create_distributed_registry
 from shoal.sharing.registry import Registry
@@ -58,10 +58,8 @@ def _sb3_buffer(registry: Registry, steps: int, env_id: str = "CartPole-v1") -> 
 
 def _run(registry: Registry, folder: Path, *overrides: str) -> Any:
     settings = settings_for("CartPole-v1", "apex-dqn", (*OVERRIDES, f"share.registry={registry.path}", *overrides))
-    (folder / "replay").mkdir(parents=True)
-    places = RunPaths(folder / "replay", folder / "checkpoints")
-    prepare(settings, describe(settings), places, "run")
-    return build_actor(settings, places, 0), build_learner(settings, places)
+    plan, _ = prepared(folder, settings)
+    return build_actor(plan, 0), build_learner(plan)
 
 
 def test_both_read_each_other(registry: Registry, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import torch
 
 from shoal.algorithms.interface import PolicyContext
 from shoal.config.load import settings_for
-from shoal.envs import describe_env
 from shoal.loops.assembly import make_policy
+from shoal.loops.plan import make_plan
 from shoal.networks import CriticNetwork, PolicyNetwork, mean_and_log_std
 
 
@@ -54,7 +54,7 @@ def test_a_judge_gets_no_gradient() -> None:
 def test_rounded_networks_see_what_was_normalised_exactly() -> None:
     """A spread of 1 around 1000 is less than bfloat16 can tell apart."""
     settings = settings_for("Pendulum-v1", "sac", ["actor.precision=bfloat16", "normalize_observations=true"])
-    policy = make_policy(settings, describe_env(settings.env), PolicyContext())
+    policy = make_policy(make_plan(settings), PolicyContext())
     network = policy.module
     assert isinstance(network, PolicyNetwork) and network.norm is not None
     network.norm.set(torch.full((3,), 1000.0), torch.ones(3))

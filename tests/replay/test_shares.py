@@ -44,9 +44,9 @@ def test_checking_settings_loads_no_compiler() -> None:
     program = """
 import sys
 from shoal.config.load import settings_for
-from shoal.loops import assembly
+from shoal.loops.plan import make_plan
 for algo in ("apex-dqn", "impala", "impact"):
-    assembly.queue_capacity(settings_for("CartPole-v1", algo, []))
+    make_plan(settings_for("CartPole-v1", algo, [])).queue_capacity
 print("numba" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import torch
 
 from shoal.algorithms.compiled import require_compiler
 from shoal.errors import ConfigError
-from shoal.loops import assembly
+from shoal.loops.plan import make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
 from shoal.replay.settings import ReplaySettings
@@ -44,8 +44,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     least = settings.learner.batch.min
     if least is not None and least > batch_size:
         found.append(f"learner.batch.min = {least} is more than the largest batch, {batch_size}.")
-    found += _refusals("replay", lambda: assembly.make_limiter(settings))
-    found += _refusals("actor.inference", lambda: assembly.require_servable(settings))
+    found += _refusals("replay", lambda: make_limiter(settings))
+    found += _refusals("actor.inference", lambda: require_servable(settings))
     try:
         torch.device("cpu" if settings.learner.device == "auto" else settings.learner.device)
     except RuntimeError:
@@ -62,11 +62,9 @@ def check_environment(settings: RunSettings) -> EnvSpec:
         ConfigError: the algorithm cannot learn it, its replay is too small, the device is missing.
         EnvError: it could not be made.
     """
-    spec = assembly.describe(settings)
-    schema = assembly.make_run_schema(settings, spec)
-    span = settings.definition.make_view(settings.algorithm, schema).span
-    lanes = settings.actors * settings.env.lanes
-    least = (2 * (span.before + span.after) + 16) * lanes
+    plan = make_plan(settings)
+    span = plan.span
+    least = (2 * (span.before + span.after) + 16) * plan.lanes
     if settings.replay.capacity < least:
         raise ConfigError(
             f"replay.capacity = {settings.replay.capacity} is too small for actors = {settings.actors} times "
@@ -77,15 +75,15 @@ def check_environment(settings: RunSettings) -> EnvSpec:
             f"replay.selectors has a queue, but {settings.algo} learns from transitions and queues hand out sequences: "
             "use uniform, newest or prioritized."
         )
-    assembly.check_queue(settings, span)
-    device = assembly.choose_device(settings.learner.device, spec)
+    require_room_for_queue(plan)
+    device = plan.learner_device  # refused here if it is missing
     if settings.learner.compile and device.type == "cpu":
         require_compiler()
     if settings.actor.inference == "served":
-        assembly.inference_device(settings, spec)
+        _ = plan.inference_device
     if settings.actor.precision == "bfloat16":
         require_bfloat16()
-    return spec
+    return plan.spec
 
 
 def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:

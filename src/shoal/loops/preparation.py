@@ -15,11 +15,9 @@ from torch import nn
 
 from shoal.algorithms.interface import PolicyContext
 from shoal.errors import CorruptShard, NoSpace
-from shoal.loops import assembly
 from shoal.loops.counts import Counts, header_counts, heal
 from shoal.loops.mailbox import Mailbox
-from shoal.loops.run_paths import RunPaths, count_roles
-from shoal.loops.settings import RunSettings
+from shoal.loops.plan import Plan
 from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
 from shoal.replay import Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
 from shoal.replay.counters import WORDS, Counters
@@ -33,28 +31,25 @@ UNUSABLE = "unusable"
 """Part of the name of a damaged file that was set aside."""
 
 
-def needed_bytes(settings: RunSettings, spec: EnvSpec) -> int:
-    """Bytes that a run takes of shared memory: what `prepare` makes."""
-    info = _shard_info(settings, spec, "")
+def needed_bytes(plan: Plan, roles: int) -> int:
+    """Bytes that a run with so many roles takes of shared memory: what `prepare` makes."""
+    settings, info = plan.settings, _shard_info(plan, "")
     columns = (reserved_bytes(column.nbytes * info.rows * info.lanes) for column in info.schema.columns)
     words = reserved_bytes(WORDS * 8)
     each = sum(columns) + words + _SCHEMA
     if settings.actor.inference == "served":
-        each += reserved_bytes(assembly.mailbox_layout(settings, spec).record.itemsize) + words
-    board = reserved_bytes(board_bytes(count_weights(_network(settings, spec)))) + words
-    processes = reserved_bytes(count_roles(settings) * 8)
+        each += reserved_bytes(plan.mailbox.record.itemsize) + words
+    board = reserved_bytes(board_bytes(count_weights(_network(plan)))) + words
+    processes = reserved_bytes(roles * 8)
     return settings.actors * each + board + words + processes + _DOCUMENTS
 
 
-def prepare(
-    settings: RunSettings, spec: EnvSpec, places: RunPaths, run: str, known: Callable[[], Counts] = Counts
-) -> list[str]:
+def prepare(plan: Plan, roles: int, run: str, known: Callable[[], Counts] = Counts) -> list[str]:
     """Makes what does not exist yet.
 
     Args:
-        settings: the run's settings.
-        spec: its environment.
-        places: its folders.
+        plan: the run's plan.
+        roles: how many roles it has.
         run: its name.
         known: reads what its documents count; called when the replay's own counts are damaged.
 
@@ -64,16 +59,17 @@ def prepare(
     Raises:
         NoSpace: there is too little memory.
     """
+    settings, places = plan.settings, plan.paths
     notes: list[str] = []
     try:
-        ledger = _prepare_shards_and_ledger(settings, spec, places, run, known, notes)
-        _prepare_board(settings, spec, places, notes)
+        ledger = _prepare_shards_and_ledger(plan, run, known, notes)
+        _prepare_board(plan, notes)
         _make_room(places.processes)
-        Counters.create(places.processes, count_roles(settings))
+        Counters.create(places.processes, roles)
         if settings.actor.inference == "served":
             for index in range(settings.actors):
                 _make_room(places.mailbox(index))
-                Mailbox.create(places.mailbox(index), assembly.mailbox_layout(settings, spec))
+                Mailbox.create(places.mailbox(index), plan.mailbox)
     except NoSpace as error:
         if not (aside := sorted(places.replay.glob(f"*.{UNUSABLE}-*"))):
             raise
@@ -82,21 +78,19 @@ def prepare(
     return notes
 
 
-def _shard_info(settings: RunSettings, spec: EnvSpec, run: str) -> ShardInfo:
-    schema, rows = assembly.make_run_schema(settings, spec), assembly.rows_per_shard(settings)
-    return ShardInfo(schema, rows, settings.env.lanes, run, spec.env_id, settings.algo, time.time())
+def _shard_info(plan: Plan, run: str) -> ShardInfo:
+    lanes, algo = plan.settings.env.lanes, plan.settings.algo
+    return ShardInfo(plan.schema, plan.rows_per_shard, lanes, run, plan.spec.env_id, algo, time.time())
 
 
-def _prepare_shards_and_ledger(
-    settings: RunSettings, spec: EnvSpec, places: RunPaths, run: str, known: Callable[[], Counts], notes: list[str]
-) -> Ledger:
+def _prepare_shards_and_ledger(plan: Plan, run: str, known: Callable[[], Counts], notes: list[str]) -> Ledger:
     """Makes them where they are missing or damaged. Each counts what the other does not: see `counts`."""
-    shards, info = places.shards(settings), _shard_info(settings, spec, run)
+    places, shards, info = plan.paths, plan.shards, _shard_info(plan, run)
     begun = any(path.exists() for path in (places.ledger, *shards))
     lost: list[Counts] = []
     for path in shards:
         if path.exists():
-            if (problem := _problem(path, info, spec)) is None:
+            if (problem := _problem(path, info, plan.spec)) is None:
                 continue
             notes.append(problem)
             lost.append(header_counts(path, info.lanes))
@@ -118,7 +112,7 @@ def _prepare_shards_and_ledger(
         notes.append(f"{error} It is set aside; the counts come from the shards, the checkpoint and the metrics.")
         set_aside(places.ledger)
         ledger, ledger_lost = Ledger(places.replay, shards), True
-    heal(settings, ledger, lost, ledger_lost, known)
+    heal(plan.settings, ledger, lost, ledger_lost, known)
     return ledger
 
 
@@ -147,15 +141,15 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
             raise CorruptShard(f"{shard.path} holds rows that cannot be: look at {', '.join(wrong)}. It is damaged.")
 
 
-def _network(settings: RunSettings, spec: EnvSpec) -> nn.Module:
+def _network(plan: Plan) -> nn.Module:
     # A policy has the same weights. A learner would import its optimiser, which takes seconds.
-    seat = PolicyContext(lanes=settings.env.lanes)
-    return settings.definition.make_policy(settings.algorithm, spec, seat).module
+    context = PolicyContext(lanes=plan.settings.env.lanes)
+    return plan.settings.definition.make_policy(plan.settings.algorithm, plan.spec, context).module
 
 
-def _prepare_board(settings: RunSettings, spec: EnvSpec, places: RunPaths, notes: list[str]) -> None:
-    torch.manual_seed(assembly.seed_of(settings, "learner"))
-    network = _network(settings, spec)
+def _prepare_board(plan: Plan, notes: list[str]) -> None:
+    torch.manual_seed(plan.seed("learner"))
+    places, network = plan.paths, _network(plan)
     files = (places.board, places.board.with_suffix(".words"))
     if any(file.exists() for file in files):
         try:

@@ -1,15 +1,31 @@
-"""What roles report after a bounded piece of work. A report is also the role's heartbeat."""
+"""What roles report after a bounded piece of work."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from shoal.types import Episode
 
 
+class Report:
+    """What every report may say. It is also the role's sign of life."""
+
+    notes: tuple[str, ...] = ()
+    """For the user."""
+    notes_recur: ClassVar[bool] = False
+    """Whether notes of one kind come again and again: then the first is shown and the others are counted."""
+
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """For the next line of metrics, by metric name. If it is empty, that of the report before stays."""
+        return {}
+
+
 @dataclass(frozen=True)
-class ActorReport:
+class ActorReport(Report):
     """What one actor did."""
 
     index: int
@@ -22,10 +38,11 @@ class ActorReport:
     """Of the weights it holds; 0 when the inference server has them."""
     notes: tuple[str, ...] = ()
     """Environment errors the actor recovered from."""
+    notes_recur = True
 
 
 @dataclass(frozen=True)
-class InferenceReport:
+class InferenceReport(Report):
     """What the inference server did."""
 
     batches: int
@@ -36,9 +53,17 @@ class InferenceReport:
     """Seconds spent waiting for requests."""
     weights_version: int
 
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """Mean batch, and the share of its time that the server waited."""
+        return {
+            "time/inference_batch": self.observations / self.batches if self.batches else math.nan,
+            "time/inference_wait_fraction": self.waited / self.seconds,
+        }
+
 
 @dataclass(frozen=True)
-class LearnerReport:
+class LearnerReport(Report):
     """What the learner did."""
 
     updates: int
@@ -57,9 +82,17 @@ class LearnerReport:
     replay: Mapping[str, float] = field(default_factory=dict)
     """What the source of the batches reports: rows, dropped priorities, the length of a queue."""
 
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """What its last updates read; nothing if there were none."""
+        if not self.updates:
+            return {}
+        replay = {f"replay/{name}": value for name, value in self.replay.items()}
+        return {"train/staleness": self.staleness, **replay, **self.shared}
+
 
 @dataclass(frozen=True)
-class EvaluationReport:
+class EvaluationReport(Report):
     """What the evaluator saw."""
 
     returns: tuple[float, ...]
@@ -72,3 +105,4 @@ class EvaluationReport:
     best: bool = False
     """Whether this was the best evaluation so far."""
     notes: tuple[str, ...] = ()
+    notes_recur = True

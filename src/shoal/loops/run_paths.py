@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.loops.settings import RunSettings
-
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -38,12 +36,3 @@ class RunPaths:
     def mailbox(self, index: int) -> Path:
         """Where one actor and the inference server meet."""
         return self.replay / f"mailbox_{index:03d}.bin"
-
-    def shards(self, settings: RunSettings) -> list[Path]:
-        """The shards of all actors."""
-        return [self.shard(index) for index in range(settings.actors)]
-
-
-def count_roles(settings: RunSettings) -> int:
-    """How many processes a run may have: actors, learner, evaluator, inference server."""
-    return settings.actors + 3

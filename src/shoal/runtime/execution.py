@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
-from shoal.loops import assembly
-from shoal.loops.assembly import RunPaths
+from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint
+from shoal.loops.plan import Plan, make_plan
 from shoal.loops.preparation import needed_bytes, prepare
+from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.metrics_file import read_metrics, read_whole_lines
-from shoal.replay import Ledger, LedgerWord
+from shoal.replay import LedgerWord
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.file_handles import require_file_handles
@@ -27,12 +28,12 @@ from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress
 from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
+from shoal.runtime.roster import RosterEntry, count_roles, make_roster
 from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.sinks import WandbSettings
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
-from shoal.types import EnvSpec
 
 
 def execute(
@@ -75,22 +76,24 @@ def execute(
                 held.enter_context(replay)
             elif resume:
                 _require_progress(folder, why)
-            spec = assembly.describe(settings)
-            require_file_handles(settings.actors, len(assembly.make_run_schema(settings, spec).columns))
-            needed = needed_bytes(settings, spec)
+            plan = make_plan(settings)
+            require_file_handles(settings.actors, len(plan.schema.columns))
+            roster = make_roster(plan)
+            roles = count_roles(roster)
+            needed = needed_bytes(plan, roles)
             found = replay is not None
             replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path))
             replay.sign()
             folder.checkpoints.mkdir(exist_ok=True)
-            places = RunPaths(replay.path, folder.checkpoints)
+            plan = plan.at(RunPaths(replay.path, folder.checkpoints))
             notes = found_damaged + lost
             try:
-                notes += prepare(settings, spec, places, folder.path.name, partial(known_counts, folder))
+                notes += prepare(plan, roles, folder.path.name, partial(known_counts, folder))
             except NoSpace:
                 if not found:  # what was made so far is of use to nobody
                     replay.free()
                 raise
-            ledger = Ledger(places.replay, places.shards(settings))
+            ledger = open_ledger(plan)
             ledger[LedgerWord.STOP] = RUN
             ledger[LedgerWord.RESUMED] = folder.count_resumption() if resume else 0
             if resume:
@@ -98,14 +101,14 @@ def execute(
                 notes.append(with_replay if found else continue_from_checkpoint(ledger, folder.checkpoints, why))
             ledger.beat()
         before = ledger.env_steps
-        for text in (*_announce(settings, spec, places, needed), *notes):
+        for text in (*_announce(plan, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
             for text in log.take_notes():
                 progress.note(text)
-            supervisor = Supervisor(settings, ledger, log, progress, needed, _wall_before(folder))
+            supervisor = Supervisor(plan, ledger, log, progress, needed, _wall_before(folder))
             signals.listen(supervisor.interrupt)
-            summary = _run(supervisor, places, folder, signals)
+            summary = _run(supervisor, roster, folder, signals)
         if _needs_it_no_more(settings, summary, before):
             replay.free()
     return summary
@@ -142,18 +145,18 @@ def _failure_written(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _run(supervisor: Supervisor, places: RunPaths, folder: RunFolder, signals: StopSignals) -> Summary:
+def _run(supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolder, signals: StopSignals) -> Summary:
     status: Status = "failed"
     error: str | None = None
     try:
         if supervisor.interrupted:
             status = "interrupted"
         elif supervisor.settings.runtime == "inline":
-            status = run_inline(supervisor, places)
+            status = run_inline(supervisor, roster)
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            status = _guarded(supervisor, lambda: run_on_ray(supervisor, places, folder, signals))
+            status = _guarded(supervisor, lambda: run_on_ray(supervisor, roster, folder, signals))
     except BaseException as failure:
         error = _told(failure)
         raise
@@ -199,15 +202,15 @@ def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str
         ]
 
 
-def _announce(settings: RunSettings, spec: EnvSpec, places: RunPaths, needed: int) -> Iterator[str]:
-    schema = assembly.make_run_schema(settings, spec)
+def _announce(plan: Plan, needed: int) -> Iterator[str]:
+    settings = plan.settings
     actors = f"{settings.actors} actor{'s' * (settings.actors > 1)} of {settings.env.lanes} environments"
-    yield f"{settings.algo} on {spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
-    steps = f"{settings.replay.capacity:,} steps of {schema.bytes_per_step:,} bytes"
-    yield f"replay: {steps}; {gib(needed)} with weights and counts, in {places.replay}"
-    if settings.learner.compile and assembly.choose_device(settings.learner.device, spec).type == "cpu":
+    yield f"{settings.algo} on {plan.spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
+    steps = f"{settings.replay.capacity:,} steps of {plan.schema.bytes_per_step:,} bytes"
+    yield f"replay: {steps}; {gib(needed)} with weights and counts, in {plan.paths.replay}"
+    if settings.learner.compile and plan.learner_device.type == "cpu":
         yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
-    others = [other for other in replay_folders() if other != places.replay and not in_use(other)]
+    others = [other for other in replay_folders() if other != plan.paths.replay and not in_use(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
         yield f"replays of runs that have ended hold {gib(held)} of shared memory: `shoal clean` lists and frees them"

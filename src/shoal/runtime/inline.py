@@ -1,65 +1,59 @@
-"""The inline runtime: every role in this process, in turn, as the rate limiter says.
+"""The inline runtime: every role in this process, in turn.
 
-Two runs with one seed give identical metrics (but for `time/…`), and a breakpoint stops everything. The debugger's
-runtime.
+Two runs with one seed give identical metrics (except `time/…`), and a breakpoint stops everything. Use it to debug.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from shoal.errors import ShoalError
-from shoal.loops import assembly
-from shoal.loops.assembly import RunPaths
-from shoal.replay import LedgerWord
-from shoal.replay.ledger import WIND_DOWN
+from shoal.loops.role import Role
+from shoal.runtime.fleet import supervise
+from shoal.runtime.roster import RosterEntry
 from shoal.runtime.run_folder import Status
 from shoal.runtime.supervisor import Supervisor
 
-RECORD_STEPS = 1_000
-"""Environment steps between two lines of metrics: steps and not seconds, so that they do not depend on the clock."""
 
-
-def run_inline(supervisor: Supervisor, places: RunPaths) -> Status:
+def run_inline(supervisor: Supervisor, roster: Sequence[RosterEntry]) -> Status:
     """Runs until the supervisor says how it ended."""
-    settings, ledger = supervisor.settings, supervisor.ledger
-    # A prefetching thread would make the order of draws and updates a race.
-    settings = settings.model_copy(update={"learner": settings.learner.model_copy(update={"prefetch": 0})})
-    pace = assembly.make_pace(settings, ledger)
-    learner = assembly.build_learner(settings, places)
-    actors = [assembly.build_actor(settings, places, index) for index in range(settings.actors)]
-    evaluator = assembly.build_evaluator(settings, places)
-    next_record = ledger.env_steps + RECORD_STEPS
-    try:
-        while (outcome := supervisor.outcome()) is None:
-            for actor in actors:
-                supervisor.actor(actor.run(steps=1))
-            if updates := pace.batches_due(settings.rows_per_batch):
-                supervisor.learner(learner.run(updates=updates))
-            if ledger.env_steps >= next_record:
-                next_record += RECORD_STEPS
-                supervisor.record()
-            if supervisor.take_evaluation_turn():
-                supervisor.evaluation(evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds))
-            supervisor.tick()
-        if outcome == "finished" and supervisor.final_evaluation_due:
-            ledger[LedgerWord.STOP] = WIND_DOWN
-            learner.end()
-            supervisor.show()
-            supervisor.note("judging the final weights")
-            report = evaluator.run(settings.evaluation.episodes, supervisor.evaluation_seconds, final=True)
-            supervisor.evaluation(report)
-            outcome = supervisor.outcome() or outcome
-        supervisor.record()
-    finally:
+    return supervise(supervisor, _InlineFleet(supervisor, roster))
+
+
+class _InlineFleet:
+    """All roles in one process."""
+
+    def __init__(self, supervisor: Supervisor, roster: Sequence[RosterEntry]) -> None:
+        self._supervisor = supervisor
+        plan = supervisor.plan.in_turns()
+        self._roles = [(entry, entry.build(plan, index)) for entry in roster for index in range(len(entry.names))]
+        self._turns = [pair for entry in reversed(roster) for pair in self._roles if pair[0] is entry]
+
+    def work(self, *, trains: bool) -> None:
+        for entry, role in self._turns:
+            if entry.trains == trains and (bounds := entry.next_piece(self._supervisor)) is not None:
+                self._supervisor.take(role.run(**bounds))
+
+    def end_training(self) -> None:
+        self._end([pair for pair in self._roles if pair[0].trains])
+
+    def judge(self) -> None:
+        self._supervisor.show()
+        self.work(trains=False)
+
+    def end(self) -> None:
         failing = sys.exception() is not None
-        for actor in actors:
-            actor.end()
         try:
-            learner.end()
+            self._end([*self._roles])
         except ShoalError:  # ruined weights are not saved; what ruined them is the error to show
             if not failing:
                 raise
-        learner.close()
-        evaluator.end()
-    return outcome
+
+    def _end(self, pairs: list[tuple[RosterEntry, Role]]) -> None:
+        """Ends roles, each once. One that fails does not keep the others from ending."""
+        with ExitStack() as ending:
+            for pair in reversed(pairs):
+                self._roles.remove(pair)
+                ending.callback(pair[1].end)

@@ -86,7 +86,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(supervisor: Supervisor) -> Iterator[Cluster]:
+def cluster(supervisor: Supervisor, roles: int) -> Iterator[Cluster]:
     """The Ray this process is connected to already, the one at `address`, or a new one on this machine only. Ends only
     what it began.
     """
@@ -108,7 +108,7 @@ def cluster(supervisor: Supervisor) -> Iterator[Cluster]:
         with watched(os.getpid(), folder), _token_of_its_own(folder):
             found = None
             try:
-                _start(supervisor, folder)
+                _start(supervisor, roles, folder)
                 found = _connected(own=True)
                 yield found
             finally:
@@ -124,9 +124,8 @@ def _connected(own: bool) -> Cluster:
     return Cluster(node, context.gcs_address, own)
 
 
-def _start(supervisor: Supervisor, folder: Path) -> None:
-    settings = supervisor.settings
-    roles, cores = settings.actors + 2 + (settings.actor.inference == "served"), os.cpu_count() or 1
+def _start(supervisor: Supervisor, roles: int, folder: Path) -> None:
+    cores = os.cpu_count() or 1
     if roles > cores:
         supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
     # Ray replaces 127.0.0.1 by this machine's outer address, and then listens on all interfaces, unless it is told

@@ -7,13 +7,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
+from functools import singledispatchmethod
 
 import numpy as np
 
 from shoal.errors import ShoalError
-from shoal.loops import assembly
-from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport
-from shoal.loops.settings import RunSettings
+from shoal.loops.assembly import make_pace
+from shoal.loops.plan import Plan
+from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import verdict
@@ -22,6 +24,8 @@ from shoal.runtime.progress import Progress, Snapshot
 from shoal.runtime.run_folder import Status, Summary
 
 RECENT_EPISODES = 100
+RECORD_STEPS = 1_000
+"""Environment steps between two lines of metrics of an inline run, so that they do not depend on the clock."""
 FIRST_REPORT_SECONDS = 2.0
 LAST_EVALUATION_SECONDS = 10.0
 """What the final weights' evaluation may take after `stop.seconds`, or a tenth of those if that is more."""
@@ -32,7 +36,7 @@ class Supervisor:
 
     def __init__(
         self,
-        settings: RunSettings,
+        plan: Plan,
         ledger: Ledger,
         log: MetricsLog,
         progress: Progress,
@@ -40,22 +44,24 @@ class Supervisor:
         wall_before: float = 0.0,
     ) -> None:
         """Args:
-        settings: the run's settings.
+        plan: the run's plan.
         ledger: its counts.
         log: where metrics go.
         progress: what the user sees.
         replay_bytes: what the shards take.
         wall_before: seconds of earlier executions of this run.
         """
-        self.settings, self.ledger = settings, ledger
+        self.plan, self.settings, self.ledger = plan, plan.settings, ledger
+        self.inline = plan.settings.runtime == "inline"
+        """Whether all roles share one process."""
         self.doing = ""
-        self._trained_until: float | None = None
         """What takes long just now, if that is not training; shown."""
+        self._trained_until: float | None = None
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
         self._log, self._progress, self._replay_bytes, self._wall_before = log, progress, replay_bytes, wall_before
-        self._limiter = assembly.make_limiter(settings)
+        self.pace, self._limiter = make_pace(plan, ledger), plan.limiter
         self._began = time.monotonic()
         self._first_step: float | None = None
         self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
@@ -63,34 +69,46 @@ class Supervisor:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
         self._learner: LearnerReport | None = None
-        self._inference: InferenceReport | None = None
+        self._logged: dict[type[Report], Mapping[str, float]] = {}
         self._staleness_sum, self._staleness_updates = 0.0, 0
         self._metric_sums: dict[str, float] = {}
         self._metric_updates = 0
         self._evaluation: EvaluationReport | None = None
         self._evaluations = 0
-        every = settings.evaluation.every_steps
+        every = plan.settings.evaluation.every_steps
+        self._judged_last = False
+        self._next_record, self._recorded = ledger.env_steps + RECORD_STEPS, self._began
         self._next_evaluation = max(every, (ledger.env_steps // every + 1) * every)
         self._rates: deque[tuple[float, int, int]] = deque([(self._began, ledger.env_steps, ledger.updates)], maxlen=8)
 
     # ---- what roles report
     # ------------------------------------------------------------------------------------------------
 
-    def actor(self, report: ActorReport) -> None:
-        """Takes an actor's report."""
+    def take(self, report: Report | None) -> None:
+        """Takes a role's report."""
+        if report is None:
+            return
+        for text in report.notes:
+            (self._progress.recurring_note if report.notes_recur else self.note)(text)
+        if logged := report.logged:
+            self._logged[type(report)] = logged
+        self._count(report)
+
+    @singledispatchmethod
+    def _count(self, report: Report) -> None:
+        """What a report brings beyond notes and metrics; most bring nothing."""
+
+    @_count.register
+    def _count_actor(self, report: ActorReport) -> None:
         self._returns.extend(episode.episode_return for episode in report.episodes)
         self._lengths.extend(episode.length for episode in report.episodes)
         self._actor_seconds += report.seconds
         self._actor_waited += report.waited
-        for text in report.notes:
-            self._progress.recurring_note(text)
 
-    def learner(self, report: LearnerReport) -> None:
-        """Takes the learner's report."""
+    @_count.register
+    def _count_learner(self, report: LearnerReport) -> None:
         self._learner_seconds += report.seconds
         self._learner_waited += report.waited
-        for text in report.notes:
-            self.note(text)
         if report.updates:
             self._learner = report
             for name, value in report.metrics.items():
@@ -100,16 +118,9 @@ class Supervisor:
                 self._staleness_sum += report.staleness * report.updates
                 self._staleness_updates += report.updates
 
-    def inference(self, report: InferenceReport) -> None:
-        """Takes the inference server's report."""
-        self._inference = report
-
-    def evaluation(self, report: EvaluationReport | None) -> None:
-        """Takes an evaluation; writes its metrics at once."""
-        if report is None:
-            return
-        for text in report.notes:
-            self._progress.recurring_note(text)
+    @_count.register
+    def _count_evaluation(self, report: EvaluationReport) -> None:
+        """Writes its metrics at once."""
         if not report.returns:
             return
         self._evaluation = report
@@ -143,19 +154,20 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------------
 
     def take_evaluation_turn(self) -> bool:
-        """Whether it is time to judge the weights; if so, sets the next time."""
-        if self.ledger.env_steps < self._next_evaluation or self.ledger.updates == self._updates_before:
+        """Whether it is time to judge the weights; if so, sets the next time. After training: once, if the final ones
+        are not judged yet.
+        """
+        steps = self.ledger.env_steps
+        if self.ledger.updates == self._updates_before or self.ledger.halt:
             return False
-        self._next_evaluation = self.ledger.env_steps + self.settings.evaluation.every_steps
+        if self.ledger.stop:
+            first, self._judged_last = not self._judged_last, True
+            judged, newest = self._evaluation, self._learner.weights_version if self._learner else 0
+            return first and (judged is None or judged.env_steps < steps or judged.weights_version < newest)
+        if steps < self._next_evaluation:
+            return False
+        self._next_evaluation = steps + self.settings.evaluation.every_steps
         return True
-
-    @property
-    def final_evaluation_due(self) -> bool:
-        """Whether something was learned since the last evaluation."""
-        if self.ledger.updates == self._updates_before:
-            return False
-        judged, newest = self._evaluation, self._learner.weights_version if self._learner else 0
-        return judged is None or judged.env_steps < self.ledger.env_steps or judged.weights_version < newest
 
     @property
     def evaluation_seconds(self) -> float:
@@ -185,13 +197,6 @@ class Supervisor:
         """How long the roles' next piece of work is: short at first, so that a young run shows something soon."""
         return min(self.settings.report_seconds, max(FIRST_REPORT_SECONDS, (time.monotonic() - self._began) / 6))
 
-    def report_seconds_of(self, role: str) -> float:
-        """The same for one role. Actors are many and change slowly: in a run that is no longer young they report half
-        as often, which halves the calls of a run whose steps are slow.
-        """
-        usual = self.report_seconds
-        return 2 * usual if role == "actor" and usual >= self.settings.report_seconds else usual
-
     def interrupt(self) -> None:
         """The user asked to stop. Safe in a signal handler."""
         self.interrupted = True
@@ -214,6 +219,16 @@ class Supervisor:
             self._rates.append((self._first_step, self.ledger.env_steps, self.ledger.updates))
         self.show()
 
+    def record_if_due(self) -> None:
+        """Writes a line of metrics every `report_seconds`; inline, every 1,000 steps."""
+        if self.inline:
+            due = self.ledger.env_steps >= self._next_record
+        else:
+            due = time.monotonic() - self._recorded >= self.report_seconds
+        if due:
+            self._next_record, self._recorded = self._next_record + RECORD_STEPS, time.monotonic()
+            self.record()
+
     def record(self) -> None:
         """Writes one line of metrics. Names outside `time/` do not depend on the clock."""
         now, steps, updates = time.monotonic(), self.ledger.env_steps, self.ledger.updates
@@ -223,10 +238,7 @@ class Supervisor:
             values["rollout/ep_len_mean"] = float(np.mean(self._lengths))
         if self._learner is not None:
             values |= {f"train/{name}": total / self._metric_updates for name, total in self._metric_sums.items()}
-            values["train/staleness"] = self._learner.staleness
             values["replay/samples_per_insert"] = self._achieved()
-            values |= {f"replay/{name}": value for name, value in self._learner.replay.items()}
-            values |= self._learner.shared
         self._rates.append((now, steps, updates))
         steps_per_second, updates_per_second = self._recent_rates()
         values |= {
@@ -236,9 +248,8 @@ class Supervisor:
             "time/actor_wait_fraction": _fraction(self._actor_waited, self._actor_seconds),
             "time/restarts": self.restarts,
         }
-        if self._inference is not None:
-            values["time/inference_batch"] = _fraction(self._inference.observations, self._inference.batches)
-            values["time/inference_wait_fraction"] = _fraction(self._inference.waited, self._inference.seconds)
+        for logged in self._logged.values():
+            values |= logged
         self._write(steps, values)
         self._metric_sums, self._metric_updates = {}, 0
 

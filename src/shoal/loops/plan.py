@@ -1,0 +1,185 @@
+"""Plan: what is known before a run's roles start.
+
+The driver makes it once, which takes an environment to look at, and sends it to every role. It is plain data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from shoal.algorithms import ALGORITHMS
+from shoal.envs import describe_env
+from shoal.errors import ConfigError
+from shoal.loops.mailbox import Layout
+from shoal.loops.run_paths import RunPaths
+from shoal.loops.settings import RunSettings
+from shoal.replay import Column, RateLimiter, Schema, Span, step_schema
+from shoal.replay.back_pressure import SPARE_ROWS, queue_rows
+from shoal.types import EnvSpec
+
+QUEUED_BATCHES = 2
+"""What a queue without a capacity of its own holds: its part of a batch being learned from, and of one ready."""
+_SEEDED = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings, and what follows from them and from the environment; see `make_plan`."""
+
+    settings: RunSettings
+    spec: EnvSpec
+    schema: Schema
+    """Columns of the run's shards."""
+    span: Span
+    """Rows that the algorithm's view reads for one draw."""
+    placed: RunPaths | None = None
+    """None while the replay has no folder yet: its size is part of the plan."""
+
+    def at(self, paths: RunPaths) -> Plan:
+        """This plan, with the run's folders."""
+        return replace(self, placed=paths)
+
+    def in_turns(self) -> Plan:
+        """This plan, for roles that take turns: a prefetching thread would make the order of draws a race."""
+        learner = self.settings.learner.model_copy(update={"prefetch": 0})
+        return replace(self, settings=self.settings.model_copy(update={"learner": learner}))
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run's folders."""
+        assert self.placed is not None, "this plan has no folders yet: see `at`"
+        return self.placed
+
+    @property
+    def shards(self) -> list[Path]:
+        """The folder of each actor's shard."""
+        return [self.paths.shard(index) for index in range(self.settings.actors)]
+
+    @property
+    def lanes(self) -> int:
+        """Environments of all actors together."""
+        return self.settings.actors * self.settings.env.lanes
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Ring rows of each actor's shard."""
+        return max(64, -(-self.settings.replay.capacity // self.lanes))
+
+    @property
+    def limiter(self) -> RateLimiter:
+        """When to insert and when to sample."""
+        return make_limiter(self.settings)
+
+    @property
+    def queue_capacity(self) -> int:
+        """Sequences that a queue without a capacity of its own holds."""
+        most = self.settings.learner.most_draws
+        fresh = (round(part.ratio * most) for part in self.settings.replay.selectors if part.is_queue)
+        return QUEUED_BATCHES * max(1, max(fresh, default=0))
+
+    @property
+    def queue_rows(self) -> int | None:
+        """Rows that an actor may write ahead of the queue's reader; None when nothing holds it back."""
+        queue = self.settings.replay.queue
+        if queue is None:
+            return None
+        before = self.span.before + self.span.overlap
+        return queue_rows(queue.capacity or self.queue_capacity, self.span.stride, self.lanes, before)
+
+    @property
+    def mailbox(self) -> Layout:
+        """What an actor and the inference server exchange."""
+        obs = Column("obs", self.spec.obs_dtype, self.spec.obs_shape)
+        answer = tuple(self.schema[name] for name in ("action", *self.schema.extras))
+        return Layout(self.settings.env.lanes, obs, answer)
+
+    # A role asks for its device in its own process: Ray may hide the GPUs from it.
+
+    @property
+    def learner_device(self) -> torch.device:
+        """Where the learner computes."""
+        return choose_device(self.settings.learner.device, self.spec)
+
+    @property
+    def inference_device(self) -> torch.device:
+        """Where the inference server computes."""
+        wanted = self.settings.actor.inference_device
+        return self.learner_device if wanted == "auto" else choose_device(wanted, self.spec)
+
+    def seed(self, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:
+        """A seed for one role: roles, actors, restarts and resumptions must not repeat each other's random numbers."""
+        # What restarts are counted by may be gone when a run is resumed, so resumptions are counted for themselves.
+        entropy = [self.settings.seed, _SEEDED[role], index, again, *([resumed] if resumed else [])]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0]) % (2**31 - 1)
+
+
+def make_plan(settings: RunSettings, paths: RunPaths | None = None) -> Plan:
+    """Makes the environment once, to look at it, and works out what the roles need to know.
+
+    Raises:
+        UnknownName: no environment has this id.
+        ConfigError: the algorithm cannot learn it, or has no features to compare.
+        EnvError: it could not be made.
+    """
+    algorithm, spec = settings.definition, describe_env(settings.env)
+    algorithm.check(spec)
+    columns = algorithm.columns(settings.algorithm, spec)
+    if settings.replay.compares_features and algorithm.feature_column is None:
+        raise ConfigError(
+            f"replay.selectors compares features, which {settings.algo} does not have: use uniform, newest or "
+            "prioritized, or an algorithm that does (impala, impact)."
+        )
+    if settings.replay.records_features and algorithm.feature_column is not None:
+        columns += (algorithm.feature_column(settings.algorithm, spec),)
+    schema = step_schema(spec, columns)
+    return Plan(settings, spec, schema, algorithm.make_view(settings.algorithm, schema).span, paths)
+
+
+def make_limiter(settings: RunSettings) -> RateLimiter:
+    """When to insert and when to sample."""
+    return RateLimiter(settings.replay.min_size, settings.replay.samples_per_insert, settings.tolerance)
+
+
+def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
+    """A role's device. `auto` takes a GPU for images only: small networks are faster on a CPU."""
+    if wanted == "auto":
+        return torch.device("cuda" if len(spec.obs_shape) >= 3 and torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"learner.device = {wanted!r}, but this machine has no usable GPU; use auto or cpu.")
+    if device.type not in ("cpu", "cuda"):  # mps, xpu, ...: whether it works depends on how torch was built
+        try:
+            torch.empty(1, device=device).cpu()
+        except (RuntimeError, NotImplementedError, AssertionError) as error:
+            raise ConfigError(
+                f"learner.device = {wanted!r} cannot be used: this PyTorch finds no such device here. Use auto or cpu."
+            ) from error
+    return device
+
+
+def require_servable(settings: RunSettings) -> None:
+    """Refuses `actor.inference = served` where it cannot be."""
+    if settings.actor.inference == "local":
+        return
+    if not settings.definition.served:
+        able = ", ".join(name for name, algorithm in ALGORITHMS.items() if algorithm.served)
+        raise ConfigError(
+            f"served does not work with {settings.algo}, whose actors need the policy itself: use local, or one of "
+            f"{able}."
+        )
+    if settings.runtime == "inline":
+        raise ConfigError("served needs a process of its own, and runtime = inline has only one: use local, or ray.")
+
+
+def require_room_for_queue(plan: Plan) -> None:
+    """Refuses a queue that the shards are too short for."""
+    if plan.queue_rows is not None and (wanted := plan.queue_rows + SPARE_ROWS) > plan.rows_per_shard:
+        settings = plan.settings
+        raise ConfigError(
+            f"The queue may hold {wanted} rows of each of {settings.actors} shards, which have {plan.rows_per_shard}: "
+            f"raise replay.capacity = {settings.replay.capacity}, or lower the queue's own capacity."
+        )

@@ -1,0 +1,96 @@
+"""The roster: the roles of a run, as data. Runtimes and supervisor read it and know no role by name, so a new role is
+one more entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.loops.assembly import build_actor, build_evaluator, build_inference, build_learner
+from shoal.loops.plan import Plan
+from shoal.loops.role import Role
+from shoal.replay import LedgerWord
+from shoal.runtime.supervisor import Supervisor
+
+Bounds = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RosterEntry:
+    """One kind of role."""
+
+    name: str
+    build: Callable[[Plan, int], Role]
+    """Builds number so-and-so of its kind, in the process where it will work."""
+    next_piece: Callable[[Supervisor], Bounds | None]
+    """Bounds of its next piece of work; None: there is none now."""
+    count: int | None = None
+    """How many there are; None: one, which needs no number in its name."""
+    gpu: bool = False
+    """Whether it computes on a GPU."""
+    trains: bool = True
+    """Whether it works from the start until training ends. Otherwise it starts with its first piece of work, and may
+    have one more after training has ended.
+    """
+    pulse: LedgerWord | None = None
+    """A count that grows while it works, if its bounds do not say how long a piece takes."""
+
+    @property
+    def names(self) -> list[str]:
+        """What the user knows each of them by."""
+        return [self.name] if self.count is None else [f"{self.name} {index}" for index in range(self.count)]
+
+
+def make_roster(plan: Plan) -> Sequence[RosterEntry]:
+    """The roles of a run, in the order in which they start. Inline, those that train take turns in the opposite order:
+    first those that produce, then those that consume.
+    """
+    learner = RosterEntry("learner", build_learner, _learning, gpu=plan.learner_device.type == "cuda")
+    actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors)
+    evaluator = RosterEntry("evaluator", build_evaluator, _judging, trains=False, pulse=LedgerWord.EVALUATED)
+    if plan.settings.actor.inference == "local":
+        return learner, actor, evaluator
+    return (
+        learner,
+        RosterEntry("inference", build_inference, _serving, gpu=plan.inference_device.type == "cuda"),
+        actor,
+        evaluator,
+    )
+
+
+def count_roles(roster: Sequence[RosterEntry]) -> int:
+    """How many roles, and on Ray processes, a run has."""
+    return sum(len(entry.names) for entry in roster)
+
+
+def _acting(supervisor: Supervisor) -> Bounds:
+    """Actors are many and change slowly: in a run that is no longer young they report half as often, which halves the
+    calls of a run whose steps are slow.
+    """
+    if supervisor.inline:
+        return {"steps": 1}
+    usual = supervisor.report_seconds
+    return {"seconds": 2 * usual if usual >= supervisor.settings.report_seconds else usual}
+
+
+def _learning(supervisor: Supervisor) -> Bounds | None:
+    if supervisor.inline:
+        updates = supervisor.pace.batches_due(supervisor.settings.rows_per_batch)
+        return {"updates": updates} if updates else None
+    return {"seconds": supervisor.report_seconds}
+
+
+def _serving(supervisor: Supervisor) -> Bounds:
+    return {"seconds": supervisor.report_seconds}
+
+
+def _judging(supervisor: Supervisor) -> Bounds | None:
+    if not supervisor.take_evaluation_turn():
+        return None
+    final = supervisor.ledger.stop
+    if final and supervisor.inline:  # where nothing else is shown until it is done
+        supervisor.note(supervisor.doing)
+    episodes = supervisor.settings.evaluation.episodes
+    return {"episodes": episodes, "seconds": supervisor.evaluation_seconds, "final": final}
