@@ -15,6 +15,7 @@ from shoal.config.checks import check_environment
 from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
+from shoal.loops.plan import make_limiter
 from shoal.loops.settings import RunSettings
 from shoal.replay import LedgerWord
 
@@ -104,7 +105,7 @@ def test_learning_begins_and_goes_on_at_the_ratio(tmp_path: Path, algo: str, ove
     turns = Turns(tmp_path, settings_for(ENV, algo, [*overrides, "actors=2", "learner.prefetch=0", "hidden=[4]"]))
     turns.go_on(60)
     turns.close()
-    limiter, ledger = turns.plan.limiter, turns.ledger
+    limiter, ledger = make_limiter(turns.settings), turns.ledger
     error, batch = limiter.error(ledger.inserts, ledger[LedgerWord.SAMPLES]), turns.settings.rows_per_batch
     assert -limiter.tolerance - batch <= error <= limiter.tolerance + batch * 8, "what was granted is made up for"
 

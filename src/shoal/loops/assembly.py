@@ -18,7 +18,7 @@ from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
 from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.mailbox import Mailbox
-from shoal.loops.plan import Plan
+from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.weights import BoardModule
 from shoal.networks.continuous import ObservationNorm
@@ -44,7 +44,7 @@ def make_pace(plan: Plan, ledger: Ledger, writer: ShardWriter | None = None) -> 
         writer: the shard of the actor that asks; None for those who do not act.
     """
     if plan.queue_rows is None:
-        return RatePace(ledger, plan.limiter)
+        return RatePace(ledger, make_limiter(plan.settings))
     queue = None if writer is None else BackPressure(writer, plan.queue_rows)
     return QueuePace(ledger, plan.settings.replay.min_size, queue)
 

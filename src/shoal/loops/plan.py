@@ -70,11 +70,6 @@ class Plan:
         return max(64, -(-self.settings.replay.capacity // self.lanes))
 
     @property
-    def limiter(self) -> RateLimiter:
-        """When to insert and when to sample."""
-        return make_limiter(self.settings)
-
-    @property
     def queue_capacity(self) -> int:
         """Sequences that a queue without a capacity of its own holds."""
         most = self.settings.learner.most_draws

@@ -1,7 +1,7 @@
-"""Whether this processor really does bfloat16.
+"""Tests whether this processor can compute in bfloat16.
 
-Some virtual machines advertise matrix instructions (AMX) that they do not provide: the first bfloat16 product ends the
-process with an illegal instruction. So it is tried in a process of its own before a run relies on it.
+Some virtual machines advertise matrix instructions (AMX) that they do not have, and the first bfloat16 product kills
+the process with an illegal instruction. So a separate process tries it before a run relies on it.
 """
 
 from __future__ import annotations

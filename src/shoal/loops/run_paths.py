@@ -1,4 +1,4 @@
-"""RunPaths: where the parts of a run meet."""
+"""RunPaths: the files that several roles of a run use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The files of a run that more than one of its roles uses."""
+    """Two folders, and the names of the files in them."""
 
     replay: Path
     """Shards, ledger and weight board."""
@@ -26,7 +26,7 @@ class RunPaths:
 
     @property
     def processes(self) -> Path:
-        """A word for each role: the process it has, once it is built."""
+        """A 64-bit word for each role: its process id, once the role is built."""
         return self.replay / "processes.bin"
 
     def shard(self, index: int) -> Path:
@@ -34,5 +34,5 @@ class RunPaths:
         return self.replay / f"shard_{index:03d}"
 
     def mailbox(self, index: int) -> Path:
-        """Where one actor and the inference server meet."""
+        """What one actor and the inference server exchange."""
         return self.replay / f"mailbox_{index:03d}.bin"

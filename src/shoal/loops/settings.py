@@ -23,25 +23,17 @@ class ActorSettings(_Section):
     weights_period: int = Field(16, ge=1, description="Vector steps between two looks at the weight board.")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="Arithmetic of the actors' networks.")
     threads: int = Field(1, ge=1, le=64, description="Torch threads of each actor, and of the inference server.")
-    inference: Literal["local", "served"] = Field(
-        "local", description="Every actor has the network, or one process acts for all of them in batches."
-    )
-    inference_device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the inference server computes; auto: where the learner does."
-    )
-    inference_wait_us: int = Field(
-        0, ge=0, le=100_000, description="Microseconds the inference server waits for more requests to fill a batch."
-    )
+    inference: Literal["local", "served"] = Field("local", description="A network per actor, or one server for all.")
+    inference_device: Literal["auto", "cpu", "cuda"] = Field("auto", description="The server's; auto: the learner's.")
+    inference_wait_us: int = Field(0, ge=0, le=100_000, description="Microseconds the server waits for a larger batch.")
     on_env_error: Literal["restart", "stop"] = Field(
-        "restart", description="When an environment raises or returns NaN: make it anew and go on, or stop the run."
+        "restart", description="When an environment raises or returns NaN: recreate it and continue, or stop the run."
     )
-    env_error_limit: int = Field(
-        10, ge=1, description="Errors of one actor's environment within an hour at which the run stops after all."
-    )
+    env_error_limit: int = Field(10, ge=1, description="Errors of one actor's environment per hour that stop the run.")
 
 
 class BatchSettings(_Section):
-    """Batches that take what is ready instead of waiting: for learners faster than their actors."""
+    """Smaller batches instead of waiting, for learners that are faster than their actors."""
 
     min: int | None = Field(None, ge=1, description="Fewest draws of an update; null: always the whole batch.")
     max: int | None = Field(None, ge=1, description="Most draws of an update; null: learner.batch_size.")
@@ -55,9 +47,7 @@ class LearnerSettings(_Section):
     autocast: bool = Field(False, description="Compute in bfloat16 where it is safe; for GPUs.")
     device: str = Field("auto", description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …")
     threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
-    prefetch: int = Field(
-        0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 for none, best for small rows."
-    )
+    prefetch: int = Field(0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 (none) suits small rows.")
     compile: bool = Field(
         False,
         description="Make one call of the whole update, where the algorithm can: on a GPU it is captured once "
@@ -74,18 +64,16 @@ class LearnerSettings(_Section):
 
 
 class EvaluationSettings(_Section):
-    """How progress is judged: greedy episodes with the newest weights, in a process of their own."""
+    """How progress is measured: greedy episodes with the newest weights, in a separate process."""
 
     episodes: int = Field(20, ge=1, description="Episodes per evaluation.")
     every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations.")
     lanes: int = Field(20, ge=1, description="Episodes played side by side.")
-    max_episode_steps: int = Field(
-        27_000, ge=1, description="Steps after which an episode is cut, if the environment's own limit has not done it."
-    )
+    max_episode_steps: int = Field(27_000, ge=1, description="Episodes are cut here, if the environment does not.")
 
 
 class StopSettings(_Section):
-    """When a run ends by itself: at whichever comes first."""
+    """When a run ends by itself: at the first of these."""
 
     steps: int | None = Field(None, ge=1, description="Environment steps.")
     seconds: float | None = Field(None, gt=0, description="Seconds of this execution, from its first step on.")
@@ -117,9 +105,7 @@ class RunSettings(_Section):
     seed: int = Field(1, ge=0, description="Seed of everything random.")
     runtime: Literal["ray", "inline"] = Field("ray", description="ray: a process per role; inline: one, reproducible.")
     address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")
-    report_seconds: float = Field(
-        10.0, gt=0, description="Seconds between the roles' reports; fewer while a run is young."
-    )
+    report_seconds: float = Field(10.0, gt=0, description="Seconds between reports of roles; fewer in a new run.")
     restart_limit: int = Field(20, ge=0, description="Role restarts after which the run gives up.")
 
     @model_validator(mode="before")
@@ -154,9 +140,7 @@ class RunSettings(_Section):
 
     @property
     def tolerance(self) -> float:
-        """The rate limiter's tolerance: by default a few batches, and no less than what all actors insert in a few
-        steps.
-        """
+        """The rate limiter's tolerance: by default a few batches, at least what all actors insert in a few steps."""
         if self.replay.tolerance is not None:
             return self.replay.tolerance
         round_of_steps = (self.replay.samples_per_insert or 1.0) * self.env.lanes * self.actors
@@ -164,5 +148,5 @@ class RunSettings(_Section):
 
     @property
     def rows_per_batch(self) -> int:
-        """Steps that one update reads: the rate limiter counts those, not draws."""
+        """Steps that one update reads. The rate limiter counts steps, not draws."""
         return self.learner.most_draws * self.definition.steps_per_draw(self.algorithm)

@@ -1,13 +1,13 @@
-"""Who holds a run back: the side that the other one waits for."""
+"""The bottleneck of a run: actors or learner, whichever the other side waits for."""
 
 from __future__ import annotations
 
 import math
 
 _NOTICEABLE = 0.1
-"""Waiting, or a difference in waiting, below this share of the time is not worth anybody's tuning."""
+"""Waiting, or a difference in waiting, below this share of the time is not worth tuning."""
 _BOTH_IDLE = 0.2
-"""Above this share of the time with nobody at work, the cause is neither side but what lies between them."""
+"""If both sides wait for more than this share of the time, the cause lies between them."""
 
 
 def verdict(learner_wait: float, actor_wait: float) -> str:
@@ -19,8 +19,8 @@ def verdict(learner_wait: float, actor_wait: float) -> str:
             barrier); NaN when not measured.
 
     Returns:
-        A text that begins with one of `actors`, `learner`, `balanced`, `hand-over`, `unknown`. Two sides that take
-        turns wait 100 % together; what they wait beyond that, both were idle at once.
+        A text that begins with one of `actors`, `learner`, `balanced`, `hand-over`, `unknown`. The shares of two sides
+        that take turns add up to 1; what they wait beyond that, both were idle at the same time.
     """
     if not (math.isfinite(learner_wait) and math.isfinite(actor_wait)):
         return "unknown (not measured yet)"

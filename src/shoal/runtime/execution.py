@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,12 +45,12 @@ def execute(
     quiet: bool = False,
     wandb: WandbSettings | None = None,
 ) -> Summary:
-    """Runs to the end, whichever it is, and writes `summary.json`.
+    """Runs until it ends, in whatever way, and writes `summary.json`.
 
     Args:
         settings: the run's settings.
         folder: its folder.
-        resume: go on where an earlier execution stopped, with its replay.
+        resume: continue where an earlier execution stopped, with its replay.
         console: a rich console for progress; the terminal by default.
         quiet: show no progress.
         wandb: also log there.
@@ -66,7 +66,7 @@ def execute(
         StopSignals() as signals,
         shown as progress,
     ):
-        if not resume:  # first of all: whatever happens next, the folder can be opened
+        if not resume:  # first, so that the folder can be opened whatever happens next
             folder.write_run_json(seed=settings.seed, command=sys.argv, config_end=CONFIG_END)
         found_damaged = repair(folder) if resume else []
         settings, lost = _without_lost_registry(settings) if resume else (settings, [])
@@ -90,7 +90,7 @@ def execute(
             try:
                 notes += prepare(plan, roles, folder.path.name, partial(known_counts, folder))
             except NoSpace:
-                if not found:  # what was made so far is of use to nobody
+                if not found:  # nobody can use what was made so far
                     replay.free()
                 raise
             ledger = open_ledger(plan)
@@ -106,17 +106,19 @@ def execute(
         with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
             for text in log.take_notes():
                 progress.note(text)
-            supervisor = Supervisor(plan, ledger, log, progress, needed, _wall_before(folder))
+            earlier = read_metrics(folder.metrics_jsonl)
+            wall = float(earlier[-1]["wall"]) if earlier else 0.0
+            supervisor = Supervisor(plan, ledger, log, progress, needed, wall)
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, roster, folder, signals)
-        if _needs_it_no_more(settings, summary, before):
+        if _is_complete(settings, summary, before):
             replay.free()
     return summary
 
 
 @contextlib.contextmanager
 def _in_words(folder: RunFolder) -> Iterator[None]:
-    """What the operating system refuses becomes a sentence with a remedy."""
+    """Turns errors of the operating system into a sentence with a remedy."""
     try:
         yield
     except (OSError, ShoalError) as failure:
@@ -136,7 +138,7 @@ def _told(failure: BaseException) -> str:
 
 @contextlib.contextmanager
 def _failure_written(folder: RunFolder) -> Iterator[None]:
-    """A run that cannot begin says so in its summary; of one that had begun before, the earlier summary stays."""
+    """Writes a summary for a run that cannot start. A resumed run keeps its earlier one."""
     try:
         yield
     except Exception as failure:
@@ -156,7 +158,7 @@ def _run(supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolde
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            status = _guarded(supervisor, lambda: run_on_ray(supervisor, roster, folder, signals))
+            status = run_on_ray(supervisor, roster, folder, signals)
     except BaseException as failure:
         error = _told(failure)
         raise
@@ -164,21 +166,13 @@ def _run(supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolde
         best = folder.checkpoints / BEST
         summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
         summary = _with_earlier_evaluation(summary, folder)
-        with contextlib.suppress(*[OSError] * (error is not None)):  # the first error is the one to tell
+        with contextlib.suppress(*[OSError] * (error is not None)):  # the first error is the one to report
             folder.write_summary(summary)
     return summary
 
 
-def _guarded(supervisor: Supervisor, run: Callable[[], Status]) -> Status:
-    try:
-        return run()
-    except SystemExit:  # Ray's answer to a SIGTERM that comes while it starts
-        supervisor.interrupt()
-        return "interrupted"
-
-
 def _require_progress(folder: RunFolder, why: str) -> None:
-    """Refuses to start over where something was learned: that is for the user to say."""
+    """Refuses to start over where something was learned: the user decides that."""
     if list_checkpoints(folder.checkpoints):
         try:
             load_checkpoint(folder.checkpoints)
@@ -190,7 +184,7 @@ def _require_progress(folder: RunFolder, why: str) -> None:
 
 
 def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str]]:
-    """A group's registry goes with its launcher; its runs can still go on, each for itself."""
+    """A registry is removed with its launcher. The group's runs can still continue, each alone."""
     try:
         if settings.share.registry is not None:
             connect_registry(settings.share.registry)
@@ -216,13 +210,8 @@ def _announce(plan: Plan, needed: int) -> Iterator[str]:
         yield f"replays of runs that have ended hold {gib(held)} of shared memory: `shoal clean` lists and frees them"
 
 
-def _wall_before(folder: RunFolder) -> float:
-    rows = read_metrics(folder.metrics_jsonl)
-    return float(rows[-1]["wall"]) if rows else 0.0
-
-
 def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
-    """An execution that judged nothing leaves what the one before it found."""
+    """An execution without evaluations keeps the result of the one before it."""
     judged = [row for row in read_whole_lines(folder.metrics_jsonl) if row.get("eval/mean_reward") is not None]
     if not judged or not math.isnan(summary.eval_return_mean):
         return summary
@@ -230,8 +219,8 @@ def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     return replace(summary, eval_return_mean=mean, eval_return_std=std)
 
 
-def _needs_it_no_more(settings: RunSettings, summary: Summary, before: int) -> bool:
-    """A run that ended well needs its replay no more; one that can be resumed does. An execution that made no step did
-    not end well: it was told an end that lay behind it.
+def _is_complete(settings: RunSettings, summary: Summary, before: int) -> bool:
+    """Whether the replay can be freed. A run that can be resumed still needs it. So does one whose execution made no
+    step: it was resumed with a limit that it had passed already.
     """
     return summary.status in ("solved", "finished") and summary.env_steps > before and not settings.replay.keep

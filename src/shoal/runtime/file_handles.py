@@ -1,4 +1,4 @@
-"""Enough file handles for a run: a process holds one for every file that it maps."""
+"""Enough file handles for a run: a process holds one for each file that it maps."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import resource
 from shoal.errors import MachineError
 
 COMFORTABLE = 4096
-"""As many are asked for where the user's hard limit allows it; macOS begins with 256."""
+"""The limit to ask for, if the user's hard limit allows it; macOS starts with 256."""
 
 
 def require_file_handles(actors: int, columns: int) -> None:
-    """Raises this process's limit, which its children inherit, and refuses one that is too low.
+    """Raises this process's limit, which its children inherit.
 
     Args:
         actors: shards of the run.
         columns: files of a shard, besides its header.
 
     Raises:
-        MachineError: the hard limit is below what a run of this size holds.
+        MachineError: the hard limit is too low for a run of this size.
     """
     needed = handles(actors, columns)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -37,9 +37,9 @@ def require_file_handles(actors: int, columns: int) -> None:
 
 
 def handles(actors: int, columns: int) -> int:
-    """About what one process of a run holds at most: inline, where all roles share one.
+    """About how many handles a process of a run holds at most: inline, where all roles share one process.
 
-    A shard's columns are mapped by its writer and by the learner; its header by these, by the ledger of every role and
-    by the index of what was drawn. The rest is Python's, torch's and Ray's.
+    The writer and the learner map a shard's columns. They, every role's ledger and the index of what was drawn map its
+    header. Python, torch and Ray need the rest.
     """
     return 32 + actors * (2 * columns + 8 + actors)

@@ -1,4 +1,4 @@
-"""Which Ray a run uses: one of its own, which only this user of this machine can reach, or one that runs already."""
+"""Which Ray a run uses: its own, which only this user can reach on this machine, or one that is running already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,23 @@ from shoal.runtime.supervisor import Supervisor
 from shoal.runtime.watchdog import remove_folder, watched
 
 OBJECT_STORE_BYTES = 100 * 2**20
-"""Data does not go through it."""
+"""Small: experience and weights do not go through it."""
 LOOK_SECONDS = 1.0
 RETURN_SECONDS = 5.0
-"""A cluster's head may be started again by whoever runs the cluster; a Ray of our own is started by nobody else. It is
-also how long a service may be out of reach for reasons other than its death.
+"""Whoever runs a cluster may restart its head; nobody restarts a Ray of our own. Also how long a service may be
+unreachable without being dead.
 """
 SHUTDOWN_SECONDS = 30.0
 LONGEST_BASE = 20
-"""Bytes of a folder in which Ray's session can be: a socket's path has 103 at most, Ray and we add up to 81."""
+"""Longest path, in bytes, of a folder for Ray's sessions: a socket's path has at most 103, and Ray and we add 81."""
 _TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class Cluster:
-    """The Ray this process is connected to, and whether it still lives.
+    """The Ray this process is connected to, and whether it is alive.
 
-    Ray's own calls hang, or end the process after a minute, when one of its services has died. So the operating system
-    is asked: does anyone listen where the service did?
+    When one of Ray's services has died, Ray's own calls hang, or end the process after a minute. So we ask the
+    operating system whether anyone still listens on the service's port.
     """
 
     def __init__(self, node: dict[str, Any], gcs_address: str, own: bool) -> None:
@@ -56,7 +56,7 @@ class Cluster:
         """
         self.node = node
         self.lost: str | None = None
-        """The service that died, once that is known."""
+        """The service that has died, if any."""
         gcs_host, _, gcs_port = gcs_address.rpartition(":")
         self._services = {
             "raylet": (node["NodeManagerAddress"], node["NodeManagerPort"]),
@@ -69,7 +69,7 @@ class Cluster:
         """The name of a service that has died, or None. Looks once per second.
 
         Args:
-            now: look at once, and do not wait for a service that has gone to come back.
+            now: look at once, and do not wait for a dead service to come back.
         """
         time_now = time.monotonic()
         if now or time_now - self._looked >= LOOK_SECONDS:
@@ -87,38 +87,33 @@ class Cluster:
 
 @contextmanager
 def cluster(supervisor: Supervisor, roles: int) -> Iterator[Cluster]:
-    """The Ray this process is connected to already, the one at `address`, or a new one on this machine only. Ends only
-    what it began.
+    """The Ray this process is connected to already, the one at `address`, or a new one on this machine only. Stops
+    only what it started.
     """
+    address = supervisor.settings.address
     if ray.is_initialized():
-        _require_connection_to(supervisor.settings.address)
+        _require_connection_to(address)
         yield _connected(own=False)
         return
-    if supervisor.settings.address:
-        _connect(supervisor.settings.address)
+    with ExitStack() as stack:
+        if not address:
+            folder = _private_folder()
+            stack.callback(remove_folder, folder)
+            stack.enter_context(watched(os.getpid(), folder))
+            stack.enter_context(_own_token(folder))
         found = None
         try:
-            found = _connected(own=False)
+            if address:
+                _connect(address)
+            else:
+                _start(supervisor, roles, folder)
+            found = _connected(own=not address)
             yield found
         finally:
             _shutdown(found)
-        return
-    folder = _private_folder()
-    try:
-        with watched(os.getpid(), folder), _token_of_its_own(folder):
-            found = None
-            try:
-                _start(supervisor, roles, folder)
-                found = _connected(own=True)
-                yield found
-            finally:
-                _shutdown(found)
-    finally:
-        remove_folder(folder)
 
 
 def _connected(own: bool) -> Cluster:
-    """The one this process is connected to."""
     context = ray.get_runtime_context()
     node = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
     return Cluster(node, context.gcs_address, own)
@@ -128,8 +123,8 @@ def _start(supervisor: Supervisor, roles: int, folder: Path) -> None:
     cores = os.cpu_count() or 1
     if roles > cores:
         supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
-    # Ray replaces 127.0.0.1 by this machine's outer address, and then listens on all interfaces, unless it is told
-    # that it will have one node only.
+    # Unless it is told that there is only one node, Ray replaces 127.0.0.1 by this machine's outer address and listens
+    # on all interfaces.
     many_nodes, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         ray.init(
@@ -159,7 +154,7 @@ def _connect(address: str) -> None:
 
 
 def _require_connection_to(address: str | None) -> None:
-    """A process has one Ray at a time."""
+    """Refuses another address than that of the Ray this process is connected to: a process has one at a time."""
     connected = ray.get_runtime_context().gcs_address
     if address in (None, "auto", connected):
         return
@@ -176,14 +171,14 @@ def _shutdown(found: Cluster | None) -> None:
     if found is None or found.lost is None:
         ray.shutdown()
         return
-    # Ray waits for services that are dead: some seconds, and not for ever.
+    # Ray waits for its dead services; we do not wait longer than this.
     thread = threading.Thread(target=ray.shutdown, daemon=True)
     thread.start()
     thread.join(SHUTDOWN_SECONDS)
 
 
 def _private_folder() -> Path:
-    """For Ray's sockets, logs and token: only this user can enter it. Its path is short, whatever TMPDIR says."""
+    """A folder for Ray's sockets, logs and token that only this user can enter, with a short path."""
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) > LONGEST_BASE:
         base = "/tmp"
@@ -197,9 +192,9 @@ def _private_folder() -> Path:
 
 
 @contextmanager
-def _token_of_its_own(folder: Path) -> Iterator[None]:
-    """Nobody may use this Ray without a token that only this user can read. Ray's usual one, ~/.ray/auth_token, can be
-    read by everybody.
+def _own_token(folder: Path) -> Iterator[None]:
+    """Requires a token to use this Ray, which only this user can read. Ray's default, ~/.ray/auth_token, is readable
+    by everyone.
     """
     before = {name: os.environ.pop(name, None) for name in _TOKEN_VARIABLES}
     token = folder / "token"
@@ -218,14 +213,14 @@ def _token_of_its_own(folder: Path) -> Iterator[None]:
 
 
 def _read_token_variables() -> None:
-    """Ray has read them when it was imported."""
+    """Makes Ray read them again; it did so when it was imported."""
     core: Any = ray._raylet
     core.Config.initialize("")
     core.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _listens(address: tuple[str, int]) -> bool | None:
-    """Whether anyone listens there; None if this machine cannot tell now: it lacks ports or memory, or is too busy."""
+    """Whether anyone listens there; None if that is unknown now: no free ports, too little memory, too busy."""
     try:
         socket.create_connection(address, timeout=1.0).close()
     except ConnectionRefusedError:

@@ -1,7 +1,7 @@
 """The Ray runtime: one process per role, watched, and restarted when it dies.
 
-Ray starts, places and watches; experience, weights and counts go over shared memory, so a run makes a few Ray calls
-per second whatever its speed.
+Ray starts, places and watches processes. Experience, weights and counts go over shared memory, so a run makes a few
+Ray calls per second, however fast it is.
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ def run_on_ray(
     supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolder, signals: StopSignals
 ) -> Status:
     """Runs until the supervisor says how it ended."""
-    with cluster(supervisor, count_roles(roster)) as found:
-        signals.install()  # Ray has put its own handlers in place
-        return supervise(supervisor, _RayFleet(supervisor, roster, folder, signals, found))
+    try:
+        with cluster(supervisor, count_roles(roster)) as found:
+            signals.install()  # Ray has installed its own handlers
+            return supervise(supervisor, _RayFleet(supervisor, roster, folder, signals, found))
+    except SystemExit:  # Ray's answer to a SIGTERM that arrives while it starts
+        supervisor.interrupt()
+        return "interrupted"
 
 
 class _RayFleet:

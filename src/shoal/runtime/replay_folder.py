@@ -1,9 +1,9 @@
-"""Whose a replay is. A run uses, and frees, only a replay that it has signed; nobody else's is touched.
+"""Which run owns a replay. A run uses and frees only a replay that it has signed.
 
 `replay.json` in the run folder and `owner.json` in the replay folder hold the same random mark; `owner.json` also names
-the run folder. When a run folder was moved, its old place is gone: the run signs again. When it was copied, the
-original is still there and keeps the replay: the copy goes on with its weights. A lock in the replay folder is held as
-long as the replay is in use, whatever happens to the run folder's name.
+the run folder. If a run folder was moved, its old path is gone, and the run signs again. If it was copied, the original
+still exists and keeps the replay; the copy continues with its weights only. A run holds a lock in the replay folder
+while it uses the replay, even if the run folder is renamed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ReplayFolder:
     """A run's replay folder, locked until the end of a `with`."""
 
     def __init__(self, run: RunFolder, path: Path, mark: str) -> None:
-        """Raises RunInUse when another process uses it, and FileNotFoundError when it is gone."""
+        """Raises RunInUse if another process uses it, FileNotFoundError if it is gone."""
         self.path, self._run, self._mark = path, run, mark
         self._lock = RunFolder(path).lock()
 
     def sign(self) -> None:
-        """Writes both documents anew where they differ: the run folder may have been moved."""
+        """Writes both documents if they are out of date: the run folder may have been moved."""
         for folder, name, content in (
             (RunFolder(self.path), "owner.json", {"run": str(self._run.path), "mark": self._mark}),
             (self._run, "replay.json", {"path": str(self.path), "mark": self._mark}),
@@ -41,7 +41,7 @@ class ReplayFolder:
                 folder.write_json(name, content)
 
     def free(self) -> None:
-        """Removes it, unless somebody else has signed it."""
+        """Removes the replay, unless another run has signed it."""
         if read_object(self.path / "owner.json").get("mark") == self._mark:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -53,7 +53,7 @@ class ReplayFolder:
 
 
 def new_replay(run: RunFolder, nbytes: int, requested: Path | None) -> ReplayFolder:
-    """A place for a run's replay, where there is room for it."""
+    """A new folder for a run's replay, where there is space for `nbytes`."""
     return ReplayFolder(run, choose_folder(run.path.name, nbytes, requested, run.path / ON_DISK), uuid.uuid4().hex)
 
 
@@ -77,13 +77,13 @@ def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
 
 
 def own_replay(run: RunFolder) -> Path | None:
-    """Where a run's replay is; looks, and changes nothing."""
+    """Where a run's replay is, without locking it; None if the run has none of its own."""
     path, mark = _pointer(run)
     return path if is_own_folder(path) and not _not_ours(run, path, mark) else None
 
 
 def _pointer(run: RunFolder) -> tuple[Path, Any]:
-    """Where `replay.json` says that the replay is, and the mark it should bear."""
+    """Path and mark of the replay, as `replay.json` says."""
     content = read_object(run.replay_json)
     path = Path(str(content.get("path") or run.path / ON_DISK))
     moved_with_its_run = run.path / ON_DISK / path.name
@@ -91,7 +91,7 @@ def _pointer(run: RunFolder) -> tuple[Path, Any]:
 
 
 def free_earlier_replay(run: RunFolder) -> None:
-    """Removes the replay that a run has left."""
+    """Removes a run's replay, if it may."""
     replay, _ = earlier_replay(run)
     if replay is not None:
         with replay:
@@ -115,8 +115,8 @@ def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
 
 
 def _not_safe(path: Path) -> str:
-    """Why a replay cannot be trusted; empty when it can. Others are kept from it from now on."""
-    # Closed first: nobody else can change what is looked at next.
+    """Why a replay cannot be trusted; empty when it can. Makes it private."""
+    # First, so that nobody else can change what is checked next.
     if not make_private(path):
         return "it is a link, somebody else's, or others can write into it"
     if any(one.is_symlink() for one in path.rglob("*")):
@@ -131,11 +131,11 @@ def owner_of(replay: Path) -> Path | None:
 
 
 def in_use(replay: Path, run: Path | None = None) -> bool:
-    """Whether a live process uses it: its own lock says so even when the run folder was renamed.
+    """Whether a live process uses it. Its own lock says so even if the run folder was renamed.
 
     Args:
         replay: its folder.
-        run: the run it belongs to, where that is known better than its owner.json says.
+        run: the run it belongs to, if the caller knows better than its owner.json.
     """
     run = run or owner_of(replay)
     for folder in (replay, *([] if run is None else [run])):

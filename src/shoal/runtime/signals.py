@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one ends a run in order, the second without waiting for anything."""
+"""Ctrl-C and SIGTERM: the first one stops a run cleanly, the second without waiting for anything."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Remembers signals and tells who listens at the first one. Use it as a context.
+    """Handles signals inside a `with`, and calls the listener at the first one.
 
-    A second signal raises KeyboardInterrupt while there is nobody to listen, that is before the run has begun; later it
-    sets `hurry`, and further ones change nothing: an exception in the middle of cleaning up would leave processes.
-    `install` may be called again: Ray puts handlers of its own in place when it starts.
+    A second signal raises KeyboardInterrupt if there is no listener yet, that is before the run has started. Later it
+    sets `hurry`, and further ones change nothing: an exception during cleaning up would leave processes behind. Call
+    `install` again after starting Ray, which installs its own handlers.
     """
 
     def __init__(self) -> None:
         self._asked = False
         self.hurry = False
-        """Whether the user will not wait any longer."""
+        """Whether the user asked twice."""
         self._on_stop: Callable[[], None] | None = None
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Takes the signals. Outside the main thread it cannot, and whoever runs us there handles them."""
+        """Handles the signals from now on; outside the main thread it cannot, and leaves them to the caller."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
@@ -35,7 +35,7 @@ class StopSignals:
             self._before.setdefault(number, earlier)
 
     def listen(self, on_stop: Callable[[], None]) -> None:
-        """Calls `on_stop` at the first signal; at once if it has come already."""
+        """Calls `on_stop` at the first signal; now if it has arrived already."""
         self._on_stop = on_stop
         if self._asked:
             on_stop()

@@ -1,6 +1,4 @@
-"""Supervisor: what a run knows of itself. Runtimes hand it the roles' reports; it writes metrics, shows progress and
-says when to end.
-"""
+"""Supervisor: takes the roles' reports, writes metrics, shows progress, decides when to evaluate and when to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.loops.assembly import make_pace
-from shoal.loops.plan import Plan
+from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
@@ -28,7 +26,7 @@ RECORD_STEPS = 1_000
 """Environment steps between two lines of metrics of an inline run, so that they do not depend on the clock."""
 FIRST_REPORT_SECONDS = 2.0
 LAST_EVALUATION_SECONDS = 10.0
-"""What the final weights' evaluation may take after `stop.seconds`, or a tenth of those if that is more."""
+"""Seconds that the evaluation of the final weights may take after `stop.seconds`; a tenth of these if that is more."""
 
 
 class Supervisor:
@@ -48,20 +46,20 @@ class Supervisor:
         ledger: its counts.
         log: where metrics go.
         progress: what the user sees.
-        replay_bytes: what the shards take.
+        replay_bytes: size of the replay on shared memory.
         wall_before: seconds of earlier executions of this run.
         """
         self.plan, self.settings, self.ledger = plan, plan.settings, ledger
         self.inline = plan.settings.runtime == "inline"
         """Whether all roles share one process."""
         self.doing = ""
-        """What takes long just now, if that is not training; shown."""
+        """What the run is doing, if that is not training; shown."""
         self._trained_until: float | None = None
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
         self._log, self._progress, self._replay_bytes, self._wall_before = log, progress, replay_bytes, wall_before
-        self.pace, self._limiter = make_pace(plan, ledger), plan.limiter
+        self.pace, self._limiter = make_pace(plan, ledger), make_limiter(plan.settings)
         self._began = time.monotonic()
         self._first_step: float | None = None
         self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
@@ -137,7 +135,7 @@ class Supervisor:
         self.show()
 
     def restarted(self, role: str, why: str) -> None:
-        """Counts a role that died and is started again; gives up when it happens too often."""
+        """Counts a role that died and is restarted; raises ShoalError if that happens too often."""
         self.restarts += 1
         if self.restarts > self.settings.restart_limit:
             raise ShoalError(
@@ -147,7 +145,7 @@ class Supervisor:
         self.note(f"{role} died ({why}); started again, restart {self.restarts}.")
 
     def note(self, text: str) -> None:
-        """Tells the user something that should stay on the screen."""
+        """Shows a line that stays on the screen."""
         self._progress.note(text)
 
     # ---- when to do what
@@ -171,7 +169,7 @@ class Supervisor:
 
     @property
     def evaluation_seconds(self) -> float:
-        """How long an evaluation that begins now may take: until the run's end, and the last one a while longer."""
+        """How long an evaluation that starts now may take: until the run's end; the last one a little longer."""
         seconds = self.settings.stop.seconds
         if seconds is None or self._first_step is None:
             return math.inf
@@ -187,14 +185,14 @@ class Supervisor:
             return "solved"
         if stop.steps is not None and self.ledger.env_steps >= stop.steps:
             return "finished"
-        # Start-up is not training: a short limit on a slow machine would end before it began.
+        # Start-up does not count: with a short limit on a slow machine, nothing would be trained.
         if stop.seconds is not None and self._first_step and time.monotonic() - self._first_step >= stop.seconds:
             return "finished"
         return None
 
     @property
     def report_seconds(self) -> float:
-        """How long the roles' next piece of work is: short at first, so that a young run shows something soon."""
+        """How long the roles' next piece of work is: short at first, so that a new run shows something soon."""
         return min(self.settings.report_seconds, max(FIRST_REPORT_SECONDS, (time.monotonic() - self._began) / 6))
 
     def interrupt(self) -> None:
@@ -211,7 +209,7 @@ class Supervisor:
         return self._wall_before + time.monotonic() - self._began
 
     def tick(self) -> None:
-        """Between reports: a sign of life, the start-up time, the live view."""
+        """Call often: updates the driver's sign of life, the start-up time and the live view."""
         self.ledger.beat()
         if self._first_step is None and self.ledger.env_steps > self._steps_before:
             self._first_step = time.monotonic()
@@ -288,7 +286,7 @@ class Supervisor:
         )
 
     def summary(self, status: Status, error: str | None = None) -> Summary:
-        """What came out of the run."""
+        """The run's result so far."""
         began = self._first_step or self._began
         seconds = max(1e-9, (self._trained_until or time.monotonic()) - began)
         evaluation = self._evaluation

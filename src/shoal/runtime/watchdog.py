@@ -1,11 +1,11 @@
-"""Ends what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID FOLDER MARK`.
+"""Kills what a killed driver leaves behind: `python -m shoal.runtime.watchdog DRIVER_PID FOLDER MARK`.
 
 A driver killed with -9 cannot clean up, and some of Ray's helper processes outlive it by minutes. This small process
-ends those that are still there some seconds after the driver died or failed. It knows them in two ways, because each
-misses some: it notes the driver's descendants while the run lasts (its standard input stays open), and it looks for a
-mark in their environment. A worker that Ray started in the driver's last second was never noted but bears the mark;
-Ray's agents have overwritten the memory where their mark was, but they are old and noted. Children that the driver had
-before the run are left alone, and so is what the same driver starts after it: each run has a mark of its own. Last, it
+kills those that still run some seconds after the driver died or failed. It finds them in two ways, because each misses
+some. During the run (while its standard input is open) it notes the driver's descendants. Afterwards it looks for a
+mark in the environment of every process. A worker that Ray started in the driver's last second was not noted but has
+the mark; Ray's agents have overwritten the memory of their mark, but they are old and were noted. Children that the
+driver had before the run are left alone, and so is what it starts after the run: each run has its own mark. Finally it
 removes the folder of the run's Ray.
 """
 
@@ -28,18 +28,18 @@ LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 """Time for the descendants to notice by themselves and stop cleanly."""
 ROUNDS = 3
-"""How often to look again: a process that is being ended may have started another."""
+"""How often to look again: a process may start another while it is being killed."""
 MARK = "SHOAL_DRIVER"
-"""The environment variable every process of a run inherits: which run."""
+"""The environment variable that names the run; every process of the run inherits it."""
 
 
 @contextlib.contextmanager
 def watched(pid: int, folder: Path) -> Iterator[None]:
-    """Keeps a watchdog beside this process.
+    """Runs a watchdog for this process.
 
     Args:
         pid: this process.
-        folder: made for the run; removed when this process can no longer do it.
+        folder: made for the run; the watchdog removes it if this process cannot.
     """
     mark = f"{pid}-{folder.name}"
     earlier = (str(child.pid) for child in psutil.Process(pid).children())
@@ -49,12 +49,12 @@ def watched(pid: int, folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _close(dog)  # what is left of the run is ended by the watchdog
-        threading.Thread(target=dog.wait, daemon=True).start()  # else it stays as a zombie
+        _close(dog)  # the watchdog kills what is left of the run
+        threading.Thread(target=dog.wait, daemon=True).start()  # otherwise it stays a zombie
         raise
     finally:
         del os.environ[MARK]
-    dog.kill()  # the run has cleaned up itself
+    dog.kill()  # the run has cleaned up
     dog.wait()
     _close(dog)
 
@@ -65,7 +65,7 @@ def _close(dog: subprocess.Popen[bytes]) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes it, also while the last of those who write there are ending."""
+    """Removes a folder into which processes that are ending may still write."""
     deadline = time.monotonic() + GRACE_SECONDS
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +73,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def main(pid: int, folder: Path, mark: str, earlier: set[int]) -> None:
-    """Watches until standard input ends, which is when the run does."""
+    """Watches until standard input is closed, which happens when the run ends."""
     family: set[psutil.Process] = set()
     earlier |= {os.getpid()}
     while True:
@@ -92,7 +92,7 @@ def main(pid: int, folder: Path, mark: str, earlier: set[int]) -> None:
 
 
 def _ended(seconds: float) -> bool:
-    """Whether standard input ends within so many seconds."""
+    """Whether standard input is closed within so many seconds."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
@@ -113,11 +113,11 @@ def _wait(family: set[psutil.Process], mark: str) -> None:
 
 
 def _alive(family: set[psutil.Process], mark: str) -> set[psutil.Process]:
-    """What still runs of the noted processes and of those that bear the mark."""
+    """Noted processes and processes with the mark that still run."""
     alive = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            noted = process in family  # the process itself, not another that was given its number
+            noted = process in family  # compares start times too: a process id may be reused
             if process.status() != psutil.STATUS_ZOMBIE and (noted or _mark_of(process) == mark):
                 alive.add(process)
     return alive
