@@ -144,11 +144,11 @@ class _RayFleet:
         """
         node = self._cluster.node
         total = node["Resources"]
-        users = [one for one in self._all if one.entry.gpu]
-        gpus = min(len(users), int(total.get("GPU", 0)))
-        each = gpus / len(users) if gpus else 0.0  # two roles may share one
+        users = sum(one.entry.gpu for one in self._all)
+        gpus = min(users, int(total.get("GPU", 0)))
+        each = gpus / users if gpus else 0.0  # two roles may share one
         pin = {f"node:{node['NodeManagerAddress']}": 0.001}
-        needs = [{"CPU": 1.0, **({"GPU": each} if each and one in users else {})} for one in self._all]
+        needs = [{"CPU": 1.0, **({"GPU": each} if each and one.entry.gpu else {})} for one in self._all]
         wanted = f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''} on this node"
         if total.get("CPU", 0) < len(needs):
             raise PlacementError(

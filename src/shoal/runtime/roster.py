@@ -35,7 +35,7 @@ class RosterEntry:
     have one more after training has ended.
     """
     pulse: LedgerWord | None = None
-    """A count that grows while it works, if its bounds do not say how long a piece takes."""
+    """A count that grows while it works. Without one, its bounds on Ray say how many `seconds` a piece takes."""
 
     @property
     def names(self) -> list[str]:
