@@ -60,9 +60,9 @@ def test_settings_reach_the_selectors() -> None:
     circular = made(type="circular", slots=3, passes=5, capacity=9)
     assert (len(circular._slots), circular._passes, circular._fifo._capacity) == (3, 5, 9)
     elite = made(_features, type="elite", candidates=3, anneal=0.5, anneal_draws=100, capacity=5)
-    assert (elite.lambda_now, elite._strategy, elite._inner._capacity) == (3.0, 3, 5)
+    assert (elite.metrics()["lambda"], elite._strategy, elite._inner._capacity) == (3.0, 3, 5)
     later = made(_features, drawn=100, type="attentive", candidates=3, anneal_draws=100)
-    assert later.lambda_now == 2.0
+    assert later.metrics()["lambda"] == 2.0
 
 
 def test_lambda_is_another_word_for_candidates() -> None:

@@ -17,15 +17,21 @@ def find(tree: SumTree, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Leaves and priorities at the points, each drawn on its own."""
     lane, leaf, priority = np.empty(len(points), np.int32), np.empty(len(points), np.int64), np.empty(len(points))
     for i in range(len(points)):
-        one, ring = slice(i, i + 1), (tree.leaves, 1, tree.leaves - 1)
-        tree.draw(points[one].copy(), 0, 1.0, 0.0, 1.0, *ring, lane[one], leaf[one], priority[one])
+        one = slice(i, i + 1)
+        tree.draw(points[one].copy(), 0, 1.0, 0.0, 1.0, tree._ring[0] - 1, (lane[one], leaf[one], priority[one]))
     return leaf, priority
+
+
+def leaves_of(tree: SumTree) -> np.ndarray:
+    """The priorities of all rows."""
+    rows, lanes = tree._ring
+    return tree._blocks[tree._levels[-1] :].reshape(-1)[: rows * lanes]
 
 
 def update(tree: SumTree, values: np.ndarray, leaves: np.ndarray, priorities: np.ndarray) -> None:
     """Sets scattered leaves of the tree, and of a plain array beside it: leaves of priority zero stay as they are."""
     zeros = np.zeros(len(leaves), np.int32)
-    assert tree.update(0, Keys(zeros, zeros, leaves), priorities, len(values), 1, 0, len(values)) == 0
+    assert tree.update(0, Keys(zeros, zeros, leaves), priorities, 0, len(values)) == 0
     for leaf, priority in zip(leaves, priorities, strict=True):
         if values[leaf] > 0:
             values[leaf] = priority  # the last of a repeated leaf wins
@@ -33,7 +39,7 @@ def update(tree: SumTree, values: np.ndarray, leaves: np.ndarray, priorities: np
 
 def filled(values: np.ndarray) -> SumTree:
     """A tree of these leaves."""
-    tree = SumTree(len(values))
+    tree = SumTree(len(values), 1)
     tree.set_range(0, values)
     return tree
 
@@ -80,7 +86,7 @@ def test_whole_numbers_are_found_exactly(size: int, data: st.DataObject) -> None
     ),
 )
 def test_updates_leave_every_sum_right(capacity: int, changes: list[tuple]) -> None:
-    tree, values = SumTree(capacity), np.zeros(capacity)
+    tree, values = SumTree(capacity, 1), np.zeros(capacity)
     for change in changes:
         if change[0] == "many":
             leaves = np.array([leaf % capacity for leaf, _ in change[1]], np.int64)
@@ -91,7 +97,7 @@ def test_updates_leave_every_sum_right(capacity: int, changes: list[tuple]) -> N
             priorities = np.array(change[2][: capacity - start])
             tree.set_range(start, priorities)
             values[start : start + len(priorities)] = priorities
-        assert np.array_equal(tree[np.arange(capacity)], values)
+        assert np.array_equal(leaves_of(tree), values)
         assert tree.total == pytest.approx(values.sum(), rel=1e-12)
     if values.any():
         _, priority = find(tree, np.linspace(0, tree.total, 100, endpoint=False))
@@ -105,7 +111,7 @@ def test_sums_do_not_drift() -> None:
     tree, values = filled(np.ones(capacity)), np.ones(capacity)
     for _ in range(200):
         update(tree, values, rng.integers(0, capacity, 500), 10.0 ** rng.uniform(-6, 3, 500))
-    assert np.array_equal(tree[np.arange(capacity)], values)
+    assert np.array_equal(leaves_of(tree), values)
     assert tree.total == filled(values).total
     tree.set_range(0, np.zeros(capacity))
     assert tree.total == 0.0
@@ -130,7 +136,7 @@ def test_leaves_of_priority_zero_are_never_drawn() -> None:
     tree = filled(values)
     drawn, probability = Keys.empty(200_000), np.empty(200_000)
     batch = (rng.random(200_000), 0, tree.total / 200_000, 0.0, tree.total)
-    tree.draw(*batch, 1000, 1, 999, drawn.lane, drawn.logical, probability)
+    tree.draw(*batch, 999, (drawn.lane, drawn.logical, probability))
     assert np.all(values[drawn.logical] > 0) and not drawn.lane.any()
     assert np.array_equal(probability, values[drawn.logical] / tree.total)
 
@@ -146,7 +152,7 @@ def test_nothing_to_set_is_no_error() -> None:
 def test_rows_of_a_ring_that_went_round_for_years(rows: int, lanes: int) -> None:
     """Positions come from products of floats, not from divisions: they must be exact for any number of rows."""
     rng = np.random.default_rng(rows)
-    tree = SumTree(rows * lanes)
+    tree = SumTree(rows, lanes)
     tree.set_range(0, np.ones(rows * lanes))
     for newest in (rows - 1, 10**6, 2**45 + 1, 2**50):
         logical = newest - rng.integers(0, rows, 64)
@@ -154,17 +160,16 @@ def test_rows_of_a_ring_that_went_round_for_years(rows: int, lanes: int) -> None
         lane = rng.integers(0, lanes, 64).astype(np.int32)
         keys = Keys(np.zeros(64, np.int32), lane, logical)
         tree.set_range(0, np.ones(rows * lanes))
-        assert tree.update(0, keys, np.full(64, 3.0), rows, lanes, max(0, newest - rows + 1), newest + 1) == 0
+        assert tree.update(0, keys, np.full(64, 3.0), max(0, newest - rows + 1), newest + 1) == 0
         expected = np.ones(rows * lanes)
         expected[logical % rows * lanes + lane] = 3.0
-        np.testing.assert_array_equal(tree[np.arange(rows * lanes)], expected)
+        np.testing.assert_array_equal(leaves_of(tree), expected)
 
         points = rng.random(200)
         drawn = Keys.empty(200)
         probabilities = np.empty(200)
-        tree.draw(
-            points, 0, tree.total / 200, 0.0, tree.total, rows, lanes, newest, drawn.lane, drawn.logical, probabilities
-        )
+        into = (drawn.lane, drawn.logical, probabilities)
+        tree.draw(points, 0, tree.total / 200, 0.0, tree.total, newest, into)
         assert ((newest - rows < drawn.logical) & (drawn.logical <= newest)).all()
         np.testing.assert_allclose(
             probabilities, expected[drawn.logical % rows * lanes + drawn.lane] / tree.total, rtol=1e-12

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import HumanRendering
+from gymnasium.wrappers import FlattenObservation, HumanRendering
 
 from shoal.envs.atari import MAX_FRAMES, AtariRenderEnv, make_atari
 from shoal.envs.faults import close_quietly, explain
@@ -17,7 +17,7 @@ from shoal.envs.loop import LoopVectorEnv
 from shoal.envs.registry import find_registration, is_atari, make_failure
 from shoal.envs.seeding import lane_seeds
 from shoal.envs.settings import EnvSettings
-from shoal.envs.spaces import ActionMap, describe, flatten_if_structured, policy_dtype, skip_second_check
+from shoal.envs.spaces import ActionMap, describe, policy_dtype, skip_second_check
 from shoal.envs.vector import Env
 from shoal.errors import ConfigError, EnvError
 from shoal.types import Array, EnvSpec
@@ -196,7 +196,8 @@ def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     """One ordinary environment, flattened if need be."""
     env = _plain(settings, **changes)
     try:
-        env = flatten_if_structured(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            env = FlattenObservation(env)
         describe(settings, env.observation_space, env.action_space)
     except BaseException:
         close_quietly(env)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FlattenObservation
 
 from shoal.envs.registry import find_registration, is_atari
 from shoal.envs.settings import EnvSettings
@@ -15,13 +13,6 @@ from shoal.errors import ConfigError, EnvError
 from shoal.types import Array, EnvSpec
 
 Space = spaces.Space[Any]
-
-
-def flatten_if_structured(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Flattens Dict, Tuple, Discrete, MultiDiscrete and MultiBinary observations to one vector; Box is unchanged."""
-    if isinstance(env.observation_space, spaces.Box):
-        return env
-    return FlattenObservation(env)
 
 
 def policy_dtype(space: spaces.Box) -> np.dtype[Any]:

@@ -89,7 +89,9 @@ class Replay:
         self._mixture.layout(batch_size)  # refuses a batch size that does not divide
         self._least = self._smallest(batch_min)
         self._rng = np.random.default_rng(seed)
-        self._ring = [view.allocate(self._schema, batch_size, allocate) for _ in range(ring)]
+        self.ring = ring
+        """Number of prepared batches."""
+        self._batches = [view.allocate(self._schema, batch_size, allocate) for _ in range(ring)]
         self.drawn = 0
         """Batches so far."""
         self.rows_drawn = 0
@@ -137,11 +139,6 @@ class Replay:
         self._mixture.attach(shard, self._view.span)
 
     @property
-    def ring(self) -> int:
-        """Number of prepared batches."""
-        return len(self._ring)
-
-    @property
     def size(self) -> int:
         """Rows that could be drawn, as of the last `refresh` or `sample`."""
         return self._mixture.size
@@ -166,7 +163,7 @@ class Replay:
         self.lacking = 0 if n else max(self.batch_size * self._steps, sum(shard.lanes for shard in self.shards))
         if not n:
             return None
-        data = self._ring[self.drawn % len(self._ring)]
+        data = self._batches[self.drawn % self.ring]
         layout = self._mixture.layout(n)
         keys, probabilities, own = self._select(n)
         sizes = self._mixture.sizes(n)  # before any redraw, which takes in more rows

@@ -15,6 +15,8 @@ instead of a dozen numpy ones. They share this file because numba's cache notice
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +24,8 @@ import numpy.typing as npt
 from shoal.replay.memory import prefetch
 from shoal.types import Keys
 
-Float64s = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
 
 FANOUT, SHIFT, MASK = 8, 3, 7
 """Children of a node: 8 float64 are one cache line. Shifts, masks and unsigned indices, because numba's `//`, `%` and
@@ -175,50 +176,36 @@ def _update(blocks, levels, rows, lanes, first, stop, index, shard, lane, logica
 
 
 class SumTree:
-    """Priorities of `capacity` leaves, with their sums."""
+    """Priorities of the rows of a ring, with their sums. The leaf of a row is (logical % rows) * lanes + lane."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, rows: int, lanes: int) -> None:
+        self._ring = (rows, lanes)
         # Level sizes from the leaves up, each rounded to whole blocks; the root has a block of its own.
-        blocks = [max(1, -(-capacity // FANOUT))]
+        blocks = [max(1, -(-rows * lanes // FANOUT))]
         while blocks[-1] > 1:
             blocks.append(-(-blocks[-1] // FANOUT))
         blocks.append(1)
-        self.leaves = FANOUT * blocks[0]
         ends = np.cumsum(blocks[::-1])
         # The first block of each level, the root's first.
         self._levels: Int64s = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         spare = np.zeros(FANOUT * (int(ends[-1]) + 1))
         skip = -spare.ctypes.data // spare.itemsize % FANOUT  # to the next cache line
-        self._blocks: Float64s = spare[skip : skip + FANOUT * int(ends[-1])].reshape(-1, FANOUT)
+        self._blocks: Floats = spare[skip : skip + FANOUT * int(ends[-1])].reshape(-1, FANOUT)
 
     @property
     def total(self) -> float:
         """Sum of all priorities."""
         return float(self._blocks[0, 0])
 
-    def __getitem__(self, leaf: Int64s) -> Float64s:
-        return self._blocks[self._levels[-1] :].reshape(-1)[leaf]
-
-    def set_range(self, start: int, priorities: Float64s) -> None:
+    def set_range(self, start: int, priorities: Floats) -> None:
         """Sets neighbouring leaves from `start` on."""
         if len(priorities):
             _set_range(self._blocks, self._levels, start, priorities)
 
     def draw(
-        self,
-        points: Float64s,
-        first: int,
-        step: float,
-        below: float,
-        total: float,
-        rows: int,
-        lanes: int,
-        newest: int,
-        out_lane: Int32s,
-        out_logical: Int64s,
-        out_probability: Float64s,
+        self, points: Floats, first: int, step: float, below: float, total: float, newest: int, into: tuple[Any, ...]
     ) -> None:
-        """Stratified draws `first`, `first + 1`, … of a batch that fall into this tree, whose leaves are a ring.
+        """Stratified draws `first`, `first + 1`, … of a batch that fall into this tree.
 
         Args:
             points: uniform numbers in [0, 1), one per draw; overwritten.
@@ -226,18 +213,16 @@ class SumTree:
             step: width of a stratum.
             below: sum of the trees before this one.
             total: sum of all trees.
-            rows, lanes: of the ring; leaf = (logical % rows) * lanes + lane.
             newest: the newest logical row that has a leaf.
-            out_lane, out_logical, out_probability: one per draw.
+            into: arrays for the lane (int32), logical row (int64) and probability (float64) of each draw.
         """
-        into = (out_lane, out_logical, out_probability)
-        _draw(self._blocks, self._levels, rows, lanes, newest, points, first, step, below, total, *into)
+        _draw(self._blocks, self._levels, *self._ring, newest, points, first, step, below, total, *into)
 
-    def update(self, index: int, keys: Keys, priorities: Float64s, rows: int, lanes: int, first: int, stop: int) -> int:
-        """Sets the leaves of those keys that lie in shard `index`; returns how many of these are stale, that is not
-        within first <= logical < stop.
+    def update(self, index: int, keys: Keys, priorities: Floats, first: int, stop: int) -> int:
+        """Sets the leaves of the keys in shard `index`; returns how many of them are stale, that is, not within
+        first <= logical < stop.
         """
         shard, lane = np.ascontiguousarray(keys.shard, np.int32), np.ascontiguousarray(keys.lane, np.int32)
         logical = np.ascontiguousarray(keys.logical, np.int64)
-        ring = (rows, lanes, first, stop)
+        ring = (*self._ring, first, stop)
         return int(_update(self._blocks, self._levels, *ring, index, shard, lane, logical, priorities))

@@ -202,9 +202,9 @@ def test_at_one_it_draws_plainly_and_scores_nothing(shards: Any, blank: Any) -> 
     world.write(250)
     elite, rng = _elite(world, candidates=3.0, anneal=1.0, anneal_draws=10), np.random.default_rng(0)
     sizes = [len(elite.select(8, rng).keys.logical) for _ in range(14)]
-    assert sizes == [8] * 14 and elite.lambda_now == 1.0
+    assert sizes == [8] * 14 and elite.metrics()["lambda"] == 1.0
     assert world.calls == [8 * (30 - 2 * k) // 10 * 3 for k in range(1, 10)]
-    assert _elite(world, candidates=3.0, anneal=1.0, anneal_draws=10, drawn=10).lambda_now == 1.0
+    assert _elite(world, candidates=3.0, anneal=1.0, anneal_draws=10, drawn=10).metrics()["lambda"] == 1.0
 
 
 def test_insertion_keeps_what_is_near(shards: Any, blank: Any) -> None:

@@ -100,7 +100,5 @@ class HeldSequences(Selector):
         far = judge(self._keys.at(rivals.reshape(-1))).reshape(rivals.shape).astype(np.float64)
         for drawn, distance in zip(rivals, far, strict=True):
             distance[leaving[drawn]] = -np.inf  # already replaced
-            furthest = int(distance.argmax())
-            if not leaving[drawn[furthest]]:
-                leaving[drawn[furthest]] = True
+            leaving[drawn[distance.argmax()]] = True
         return leaving

@@ -57,7 +57,7 @@ class Prioritized(Selector):
 
     def attach(self, shard: ShardReader, span: Span) -> None:
         self._starts.append(Starts(shard, span))
-        self._trees.append(SumTree(shard.rows * shard.lanes))
+        self._trees.append(SumTree(shard.rows, shard.lanes))
 
     def refresh(self) -> None:
         for starts, tree in zip(self._starts, self._trees, strict=True):
@@ -77,10 +77,10 @@ class Prioritized(Selector):
             # Stratified points ascend, so each shard gets one slice of the batch.
             stop = n if index == last else _draws_below(below + root, points, total / n)
             if start < stop:
-                part, ring = slice(start, stop), starts.shard
+                part = slice(start, stop)
                 keys.shard[part] = index
                 into = (keys.lane[part], keys.logical[part], probabilities[part])
-                tree.draw(points[part], start, total / n, below, total, ring.rows, ring.lanes, starts.stop - 1, *into)
+                tree.draw(points[part], start, total / n, below, total, starts.stop - 1, into)
             below, start = below + root, max(start, stop)
         return Selection(keys, probabilities)
 
@@ -90,8 +90,7 @@ class Prioritized(Selector):
         self._largest = max(self._largest, float(leaves.max(initial=0.0)))
         dropped = 0
         for index, (starts, tree) in enumerate(zip(self._starts, self._trees, strict=True)):
-            ring = (starts.shard.rows, starts.shard.lanes, starts.first, starts.stop)
-            dropped += tree.update(index, keys, leaves, *ring)
+            dropped += tree.update(index, keys, leaves, starts.first, starts.stop)
         return dropped
 
     def _leaves_of(self, starts: Starts, change: Change) -> npt.NDArray[np.float64]:

@@ -167,11 +167,6 @@ class Scored(Selector):
     def _keep(self, keys: Keys, far: Floats, n: int) -> Positions:
         """[n] the indices of the candidates to keep."""
 
-    @property
-    def lambda_now(self) -> float:
-        """Candidates per draw."""
-        return self._annealing.now
-
     def attach(self, shard: ShardReader, span: Span) -> None:
         self._states.attach(shard, span)
         self._inner.attach(shard, span)
@@ -206,7 +201,7 @@ class Scored(Selector):
     def metrics(self) -> dict[str, float]:
         """lambda, and the mean distances of what was kept and of all candidates."""
         means = {"distance": self.mean_distance, "candidate_distance": self.mean_candidate_distance}
-        return {"lambda": self.lambda_now, **means}
+        return {"lambda": self._annealing.now, **means}
 
 
 def distances(current: Floats, other: Floats, kind: Distance) -> Floats:
