@@ -2,11 +2,11 @@
 
     writer ──append──▶ Shard ──map──▶ Replay (Selector ▸ View) ──Sample──▶ learner ──priorities──▶ Replay
 
-A writer owns its shard and waits for no reader, unless a queue asks it to; a reader maps any number of shards, keeps
-its own index of what may be drawn, and copies rows into prepared batches.
+A writer owns its shard and never waits for a reader, except for a queue. A reader maps any number of shards, keeps its
+own index of the rows that may be drawn, and copies rows into prepared batches.
 
-What draws loads numba, which takes a second. It is loaded when asked for, so that actors, which only write, start
-without it.
+Drawing needs numba, which takes a second to import. So those modules are imported on first use, and actors, which only
+write, start without numba.
 """
 
 from __future__ import annotations
@@ -14,18 +14,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from shoal.replay.back_pressure import BackPressure, queue_rows
-from shoal.replay.ledger import Ledger, LedgerWord
-from shoal.replay.rate_limiter import RateLimiter
-from shoal.replay.schema import Column, Schema, step_schema
-from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
-from shoal.replay.views import NStepView, SequenceView, Span, View
-from shoal.types import Keys
+from shoal.replay.back_pressure import BackPressure as BackPressure
+from shoal.replay.back_pressure import queue_rows as queue_rows
+from shoal.replay.ledger import Ledger as Ledger
+from shoal.replay.ledger import LedgerWord as LedgerWord
+from shoal.replay.rate_limiter import RateLimiter as RateLimiter
+from shoal.replay.schema import Column as Column
+from shoal.replay.schema import Schema as Schema
+from shoal.replay.schema import step_schema as step_schema
+from shoal.replay.shard import Header as Header
+from shoal.replay.shard import ShardInfo as ShardInfo
+from shoal.replay.shard import ShardReader as ShardReader
+from shoal.replay.shard import ShardWriter as ShardWriter
+from shoal.replay.shard import create_shard as create_shard
+from shoal.replay.shard import read_info as read_info
+from shoal.replay.views import NStepView as NStepView
+from shoal.replay.views import SequenceView as SequenceView
+from shoal.replay.views import Span as Span
+from shoal.replay.views import View as View
+from shoal.types import Keys as Keys
 
 if TYPE_CHECKING:
-    from shoal.replay.prefetch import Prefetcher
-    from shoal.replay.replay import Replay
-    from shoal.replay.selectors import Attentive, Circular, Elite, Fifo, Mixture, Part, Prioritized, Selector, Uniform
+    from shoal.replay.prefetch import Prefetcher as Prefetcher
+    from shoal.replay.replay import Replay as Replay
+    from shoal.replay.selectors import Attentive as Attentive
+    from shoal.replay.selectors import Circular as Circular
+    from shoal.replay.selectors import Elite as Elite
+    from shoal.replay.selectors import Fifo as Fifo
+    from shoal.replay.selectors import Mixture as Mixture
+    from shoal.replay.selectors import Part as Part
+    from shoal.replay.selectors import Prioritized as Prioritized
+    from shoal.replay.selectors import Selector as Selector
+    from shoal.replay.selectors import Uniform as Uniform
 
 _SELECTORS = ("Attentive", "Circular", "Elite", "Fifo", "Mixture", "Part", "Prioritized", "Selector", "Uniform")
 _LATER = {"Prefetcher": "prefetch", "Replay": "replay"} | dict.fromkeys(_SELECTORS, "selectors")
@@ -35,37 +55,3 @@ def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"shoal.replay.{_LATER[name]}"), name)
-
-
-__all__ = [
-    "Attentive",
-    "BackPressure",
-    "Circular",
-    "Column",
-    "Elite",
-    "Fifo",
-    "Header",
-    "Keys",
-    "Ledger",
-    "LedgerWord",
-    "Mixture",
-    "NStepView",
-    "Part",
-    "Prefetcher",
-    "Prioritized",
-    "RateLimiter",
-    "Replay",
-    "Schema",
-    "Selector",
-    "SequenceView",
-    "ShardInfo",
-    "ShardReader",
-    "ShardWriter",
-    "Span",
-    "Uniform",
-    "View",
-    "create_shard",
-    "queue_rows",
-    "read_info",
-    "step_schema",
-]

@@ -237,9 +237,9 @@ class DistributedReplayBuffer(ReplayBuffer):
 
         def copy(places: Array) -> Array:
             n_step_rows(*(keys if places is everywhere else keys.at(places)), places, *arguments)
+            if pool is None:
+                return places[:0]
             foreign = places[places >= own]
-            if pool is None or not len(foreign):
-                return foreign[:0]
             return pool.unusable(keys, table.torn(keys.at(foreign), foreign), foreign, batch)
 
         for attempt, foreign in enumerate(copy_until_usable(copy, everywhere), 1):
