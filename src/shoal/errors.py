@@ -2,7 +2,7 @@
 
     ShoalError
     ├── ConfigError          a setting, key, name or value that cannot be used
-    │   └── UnknownName      an unknown algorithm, environment, key ...; says the nearest known one
+    │   └── UnknownName      an unknown algorithm, environment, key ...; names the nearest known one
     ├── EnvError             an environment raised, or returned NaN or a wrong shape
     ├── ReplayError
     │   ├── CorruptShard     a shard's files do not agree with its schema
@@ -10,7 +10,7 @@
     │   └── WrongSchema      rows that do not fit the shard
     ├── CheckpointError      a checkpoint cannot be read
     ├── RunInUse             another live process owns this run folder
-    ├── UnsafePath           a link or an odd file where Shoal would write
+    ├── UnsafePath           a link, or not an ordinary file, where Shoal would write
     ├── PlacementError       the cluster cannot place a role
     └── MachineError         no space, no permission, too few file handles
 
@@ -33,7 +33,7 @@ class ConfigError(ShoalError):
 
 
 class UnknownName(ConfigError):
-    """A name nobody knows; the message proposes the nearest one."""
+    """An unknown name; the message proposes the nearest known one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], remedy: str = "") -> None:
         known = sorted(known)
@@ -73,7 +73,7 @@ class RunInUse(ShoalError):
 
 
 class UnsafePath(ShoalError):
-    """A link or an odd file where Shoal would write."""
+    """A link, or not an ordinary file, where Shoal would write."""
 
 
 class PlacementError(ShoalError):
@@ -99,11 +99,11 @@ _REMEDIES = {
 
 
 def explained(error: OSError, place: object = None) -> str:
-    """An error of the operating system as a sentence and, where one is known, the remedy.
+    """An error of the operating system as a sentence, with a remedy where one is known.
 
     Args:
         error: what was raised.
-        place: which file or folder it is about, where the error does not say.
+        place: the file or folder, if the error does not name it.
     """
     about = error.filename if error.filename is not None else place
     reason = error.strerror or str(error) or type(error).__name__

@@ -181,17 +181,15 @@ class SequenceView:
         """
         if length < 1 or burn_in < 0:
             raise ReplayError(f"length must be at least 1 and burn_in at least 0; got {length} and {burn_in}.")
-        self.length, self.burn_in, self.stack, self._schema = length, burn_in, schema.frame_stack, schema
-        self._extras = tuple(schema[name].name for name in extras)
-        self._at_start = tuple(schema[name].name for name in at_start)
         if both := set(extras) & set(at_start):
             raise ReplayError(f"{', '.join(sorted(both))}: ask for a column at every row or at the start, not both.")
-        self._addresses = _Addresses(self._find)
-
-    @property
-    def steps(self) -> int:
+        self.length, self.burn_in, self.stack, self._schema = length, burn_in, schema.frame_stack, schema
+        self.steps = steps = burn_in + length
         """Steps in one sequence, burn-in included."""
-        return self.burn_in + self.length
+        self._rows = {"obs": steps + 1, "boundary": steps + 1, **dict.fromkeys(_EVERY_STEP, steps)}  # of each column
+        self._rows |= {schema[name].name: steps + 1 for name in extras} | {schema[name].name: 1 for name in at_start}
+        self._at_start = at_start
+        self._addresses = _Addresses(self._find)
 
     @property
     def span(self) -> Span:
@@ -200,34 +198,26 @@ class SequenceView:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (*_EVERY_STEP, "obs", "boundary", *self._extras, *self._at_start)
+        return tuple(self._rows)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Sequence:
-        steps, stack = self.steps, (self.stack,) if self.stack > 1 else ()
-        extras = {name: allocate((steps + 1, batch, *schema[name].shape), schema[name].dtype) for name in self._extras}
-        extras |= {name: allocate((batch, *schema[name].shape), schema[name].dtype) for name in self._at_start}
-        return Sequence(
-            obs=allocate((steps + 1, batch, *stack, *schema["obs"].shape), schema["obs"].dtype),
-            action=allocate((steps, batch, *schema["action"].shape), schema["action"].dtype),
-            reward=allocate((steps, batch), "float32"),
-            terminated=allocate((steps, batch), "bool"),
-            truncated=allocate((steps, batch), "bool"),
-            boundary=allocate((steps + 1, batch), "uint8"),
-            extras=extras,
-        )
+        arrays = {}
+        for name, rows in self._rows.items():
+            time = () if name in self._at_start else (rows,)
+            frames = (self.stack,) if name == "obs" and self.stack > 1 else ()
+            arrays[name] = allocate((*time, batch, *frames, *schema[name].shape), schema[name].dtype)
+        return Sequence(**{name: arrays.pop(name) for name in Sequence._fields[:-1]}, extras=arrays)
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
         from shoal.replay.gather import copy_stretches
 
         into, batch = self._addresses(out), out.reward.shape[1]
-        steps = dict.fromkeys(_EVERY_STEP, self.steps) | dict.fromkeys(self._at_start, 1)
 
         def piece(part: slice) -> None:
             mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
-            for name, address in into.items():
-                stack = self.stack if name == "obs" else 1
-                sizes = (steps.get(name, self.steps + 1), batch, stack, self._schema[name].nbytes)
-                copy_stretches(*mine, table.rows, table["boundary"], table[name], *sizes, address)
+            for name, rows in self._rows.items():
+                sizes = (rows, batch, self.stack if name == "obs" else 1, self._schema[name].nbytes)
+                copy_stretches(*mine, table.rows, table["boundary"], table[name], *sizes, into[name])
 
         copier.share(piece, len(target), out.obs.nbytes * len(target) // batch)
 
@@ -236,11 +226,11 @@ class SequenceView:
         return Sequence._make([*(array[:, :n] for array in out[:-1]), extras])  # not contiguous: the batch is axis 1
 
     def _find(self, out: Sequence) -> dict[str, int]:
-        arrays = {name: getattr(out, name) for name in (*_EVERY_STEP, "boundary")}
-        arrays |= {name: out.extras[name] for name in self._extras}
-        found = {"obs": _address(out.obs, self._schema["obs"], self.stack, leading=2)}
-        found |= {name: _address(array, self._schema[name], leading=2) for name, array in arrays.items()}
-        return found | {name: _address(out.extras[name], self._schema[name]) for name in self._at_start}
+        arrays, found = {**out._asdict(), **out.extras}, {}
+        for name in self._rows:
+            frames, leading = self.stack if name == "obs" else 1, 1 if name in self._at_start else 2
+            found[name] = _address(arrays[name], self._schema[name], frames, leading)
+        return found
 
 
 _EVERY_STEP = ("action", "reward", "terminated", "truncated")
