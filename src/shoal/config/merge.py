@@ -41,6 +41,8 @@ def layered(
         the settings there are, the values given for them (not yet validated), and the overrides that name none.
     """
     algo = chosen_algo(scenario, overrides, DEFAULT_ALGO)
+    if not isinstance(algo, str):
+        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be a name that `shoal algorithms` lists.")
     fields = Fields.of(algo)
     below = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
     data, problems = overridden(below, overrides, fields)
@@ -101,12 +103,9 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def chosen_algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], default: str) -> str:
-    """The algorithm's name, which decides what can be set."""
-    algo = next((value for name, value in reversed(overrides) if name == "algo"), scenario.get("algo", default))
-    if not isinstance(algo, str):
-        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be a name that `shoal algorithms` lists.")
-    return algo
+def chosen_algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], default: str) -> Any:
+    """What names the algorithm, which decides what can be set."""
+    return next((value for name, value in reversed(overrides) if name == "algo"), scenario.get("algo", default))
 
 
 def _set(data: dict[str, Any], key: Key, value: Any, fields: Fields[Any]) -> None:

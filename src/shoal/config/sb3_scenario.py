@@ -18,7 +18,7 @@ from shoal.config.load import find_scenario_file, read_scenario
 from shoal.config.merge import Overrides, chosen_algo, merged, overridden, parse_overrides
 from shoal.config.validate import build
 from shoal.errors import UnknownName
-from shoal.sharing.sb3_models import ELSEWHERE, check_hyperparameters, hyperparameter_names
+from shoal.sharing.sb3_models import FIXED, check_hyperparameters, hyperparameter_names
 from shoal.sharing.sb3_settings import SB3_ALGORITHMS, Sb3Settings
 
 FRAMEWORK = "sb3"
@@ -49,7 +49,7 @@ def load_sb3_scenario(path: Path, overrides: Overrides = ()) -> Sb3Settings:
     scenario, pairs = read_scenario(file), parse_overrides(overrides)
     algo = chosen_algo(scenario, pairs, "")
     if algo not in SB3_ALGORITHMS:
-        raise UnknownName("Stable-Baselines3 algorithm", algo, SB3_ALGORITHMS, f"Set algo in {file}.")
+        raise UnknownName("Stable-Baselines3 algorithm", str(algo), SB3_ALGORITHMS, f"Set algo in {file}.")
     fields = _fields(algo)
     data, problems = overridden(merged({}, scenario), pairs, fields)
     return build(fields, data, problems, "" if pairs else str(file), check_hyperparameters)
@@ -61,9 +61,9 @@ def dump_sb3_yaml(settings: Sb3Settings) -> str:
 
 
 def _fields(algo: str) -> Fields[Sb3Settings]:
-    """What can be set: the hyper-parameters are the arguments of the algorithm's class. Those that are set elsewhere
-    are known too, to be refused with the reason.
+    """What can be set: the hyper-parameters are the arguments of the algorithm's class. The fixed ones are known too,
+    to be refused with the reason.
     """
-    arguments: dict[str, Any] = {name: (Any, None) for name in (*hyperparameter_names(algo), *ELSEWHERE)}
+    arguments: dict[str, Any] = {name: (Any, None) for name in (*hyperparameter_names(algo), *FIXED)}
     section = create_model("Hyperparameters", __doc__="Arguments of the class.", **arguments)
     return Fields(Sb3Settings, algo, {"hyperparameters": section})

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 _CONTRIB = frozenset({"QRDQN", "TQC"})
-ELSEWHERE = {
-    "verbose": "nothing: the run's log.txt is kept short",
-    "tensorboard_log": "nothing: curves are in the run's folder",
-    "replay_buffer_class": "nothing: it is Shoal's",
+FIXED = {
+    "verbose": "the run's log.txt is kept short",
+    "tensorboard_log": "curves are in the run's folder",
+    "replay_buffer_class": "it is Shoal's",
 }
-"""Arguments of the classes that are not hyper-parameters, and what sets them."""
+"""Arguments of the classes that cannot be set, and why."""
 _NOISES = {"normal": "NormalActionNoise", "ornstein-uhlenbeck": "OrnsteinUhlenbeckActionNoise"}
 _GAMMA = 0.99
 """The default of every algorithm of Stable-Baselines3."""
@@ -39,18 +39,16 @@ def sb3_class(algo: str) -> Any:
 
 
 def hyperparameter_names(algo: str) -> list[str]:
-    """What the algorithm's class takes, without what is set elsewhere."""
+    """What the algorithm's class takes, without what is fixed or has a setting of its own."""
     parameters = inspect.signature(sb3_class(algo).__init__).parameters
-    others = {"self", *Sb3Settings.model_fields, *ELSEWHERE}
+    others = {"self", *Sb3Settings.model_fields, *FIXED}
     return [name for name in parameters if name not in others and name[0] != "_"]
 
 
 def check_hyperparameters(settings: Sb3Settings) -> list[ConfigError]:
-    """What is set elsewhere, and what is wrong with values that YAML has no type for."""
-    elsewhere = settings.hyperparameters.keys() & ELSEWHERE.keys()
-    problems = [
-        ConfigError(f"hyperparameters.{name} cannot be set: it is set by {ELSEWHERE[name]}.") for name in elsewhere
-    ]
+    """What cannot be set, and what is wrong with values that YAML has no type for."""
+    fixed = settings.hyperparameters.keys() & FIXED.keys()
+    problems = [ConfigError(f"hyperparameters.{name} cannot be set: {FIXED[name]}.") for name in fixed]
     try:
         _prepared(settings.hyperparameters, 1)
     except ConfigError as error:
