@@ -16,15 +16,15 @@ import pytest
 from shoal.errors import ConfigError
 from shoal.replay import Column, Schema
 from shoal.sharing import Description, Registry, create_distributed_registry
-from shoal.sharing.member import Membership, Storage
+from shoal.sharing.member import MemberShard, Membership
 from shoal.sharing.registry import BUFFER_ID, ENV_ID, REGISTRY, RUN_ID
 
 SCHEMA = Schema((Column("obs", "float32", (2,)), Column("boundary", "uint8")))
 DESCRIPTION = Description("Toy-v0", "Box", "Discrete(3)", "env")
 
 
-def stored(member: Membership, rows: int = 50) -> Storage:
-    storage = Storage(member, SCHEMA, rows, 2, DESCRIPTION)
+def stored(member: Membership, rows: int = 50) -> MemberShard:
+    storage = MemberShard(member, SCHEMA, rows, 2, DESCRIPTION)
     storage.writer.append({"obs": np.ones((2, 2), np.float32), "boundary": np.zeros(2, np.uint8)})
     return storage
 
@@ -104,9 +104,9 @@ PROBE = """
 import os
 from pathlib import Path
 from shoal.replay import Column, Schema
-from shoal.sharing.member import Membership, Storage
+from shoal.sharing.member import Membership, MemberShard
 from shoal.sharing.description import Description
-one = Storage(Membership.resolve(None, None), Schema((Column("obs", "float32", (2,)), Column("boundary", "uint8"))),
+one = MemberShard(Membership.resolve(None, None), Schema((Column("obs", "float32", (2,)), Column("boundary", "uint8"))),
               50, 1, Description("", "", "", ""))
 print(one.member.registry.path, one.member.run_id, one.member.env_id, flush=True)
 """

@@ -1,4 +1,4 @@
-"""Membership, Storage: a run's identity in a group, and its shard there.
+"""Membership, MemberShard: a run's identity in a group, and its shard there.
 
 Without a registry the shard is private: its files are unlinked at once, so that not even a killed process leaves memory
 behind.
@@ -68,7 +68,7 @@ class Membership:
         return replace(self, registry=None) if self.registry is not None and _is_gone(self.registry) else self
 
 
-class Storage:
+class MemberShard:
     """A run's shard, open for writing and reading."""
 
     def __init__(self, member: Membership, schema: Schema, rows: int, lanes: int, description: Description) -> None:
@@ -121,7 +121,7 @@ class Storage:
             self.member.registry.deregister_buffer(self.member.buffer_id)
 
 
-_WRITTEN: weakref.WeakValueDictionary[tuple[Path, str], Storage] = weakref.WeakValueDictionary()
+_WRITTEN: weakref.WeakValueDictionary[tuple[Path, str], MemberShard] = weakref.WeakValueDictionary()
 """What this process writes. A buffer of this process that is missing here was replaced, for instance by loading one."""
 
 

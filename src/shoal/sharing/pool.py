@@ -47,7 +47,7 @@ class _Buffer:
     drawn: Drawn = field(default_factory=Drawn)
 
     @property
-    def mine(self) -> slice:
+    def indices(self) -> slice:
         """Its indices in the table."""
         return slice(self.place, self.place + self.count)
 
@@ -101,9 +101,9 @@ class Pool:
         self.known: dict[str, Drawn] = {} if counted is None else counted
         """What was read from each buffer, including those that left."""
         self._soundness = soundness or Soundness()
-        self._sick: dict[str, tuple[SharedBuffer, str]] = {}  # until they announce themselves again
+        self._faulty: dict[str, tuple[SharedBuffer, str]] = {}  # until they announce themselves again
         self._lock = threading.Lock()  # held while buffers come and go
-        self._chances: npt.NDArray[np.float64] | None = None  # probability of each shard; None: nobody to draw from
+        self._probabilities: npt.NDArray[np.float64] | None = None  # of the shards; None: nobody to draw from
         self._counts: npt.NDArray[np.int64] = np.zeros(len(own), np.int64)
 
     @property
@@ -127,15 +127,15 @@ class Pool:
         with self._lock:
             self._settle()
             self._find_faults()
-            self._sick = {name: sick for name, sick in self._sick.items() if there.get(name) == sick[0]}
+            self._faulty = {name: faulty for name, faulty in self._faulty.items() if there.get(name) == faulty[0]}
             for buffer in self._buffers[1:]:
                 assert buffer.entry is not None
-                if there.get(buffer.entry.buffer_id) != buffer.entry or buffer.entry.buffer_id in self._sick:
+                if there.get(buffer.entry.buffer_id) != buffer.entry or buffer.entry.buffer_id in self._faulty:
                     self._detach(buffer)
-            refused |= {entry.run_id: why for entry, why in self._sick.values()}
+            refused |= {entry.run_id: why for entry, why in self._faulty.values()}
             attached = {entry.buffer_id for entry in self._peers()}
             for buffer_id, entry in there.items():
-                if buffer_id in attached or buffer_id in self._sick or entry.description is None or not entry.shards:
+                if buffer_id in attached or buffer_id in self._faulty or entry.description is None or not entry.shards:
                     continue
                 if why := self._attach(entry, entry.description):
                     refused[entry.run_id] = why
@@ -146,27 +146,27 @@ class Pool:
         """Checks whether the files of peers are still as they were when they were opened."""
         for buffer in self._buffers[1:]:
             assert buffer.entry is not None
-            if why := next(filter(None, map(find_fault, self.table.shards[buffer.mine])), ""):
-                self._sick[buffer.entry.buffer_id] = (buffer.entry, why)
+            if why := next(filter(None, map(find_fault, self.table.shards[buffer.indices])), ""):
+                self._faulty[buffer.entry.buffer_id] = (buffer.entry, why)
 
     def draws(self, batch: int) -> int:
         """How many of the next batch come from the pool; 0 while there is nobody to share with."""
         if self._strategy == "local_only" or self._ratio == 0.0:
             return 0
         self.refresh()
-        return 0 if self._chances is None else pool_draws(self._ratio, batch, self._rng)
+        return 0 if self._probabilities is None else pool_draws(self._ratio, batch, self._rng)
 
     def draw(self, count: int, keys: Keys, at: int) -> bool:
         """Fills keys[at : at + count], one buffer after the other; False when there is nobody to draw from."""
-        while self._chances is not None:
-            counts = self._rng.multinomial(count, self._chances)
+        while self._probabilities is not None:
+            counts = self._rng.multinomial(count, self._probabilities)
             if self._draws.draw(counts, self._rng, keys, at):
                 self._counts += counts
                 return True
             # A shard without usable rows does not stop the others; it is tried again after the next look.
-            self._chances[self._draws.barren] = 0.0
-            total = self._chances.sum()
-            self._chances = self._chances / total if total > 0 else None
+            self._probabilities[self._draws.barren] = 0.0
+            total = self._probabilities.sum()
+            self._probabilities = self._probabilities / total if total > 0 else None
         return False
 
     def redraw(self, keys: Keys, places: npt.NDArray[np.int64]) -> bool:
@@ -192,25 +192,25 @@ class Pool:
         rows, sizes = self._draws.sizes, self._sizes()
         sizes[1:][self._held()[1:] < self._registry.min_buffer_size] = 0
         for place, buffer in enumerate(self._buffers):
-            if buffer.entry is not None and buffer.entry.buffer_id in self._sick:
+            if buffer.entry is not None and buffer.entry.buffer_id in self._faulty:
                 sizes[place] = 0
         weights = pool_weights(self._strategy, sizes)
-        chances = np.zeros(len(rows))
+        probabilities = np.zeros(len(rows))
         for weight, buffer in zip(weights.tolist(), self._buffers, strict=True):
             if weight:
-                chances[buffer.mine] = weight * rows[buffer.mine] / rows[buffer.mine].sum()
-        self._chances = chances / chances.sum() if weights.any() else None
+                probabilities[buffer.indices] = weight * rows[buffer.indices] / rows[buffer.indices].sum()
+        self._probabilities = probabilities / probabilities.sum() if weights.any() else None
 
     def _held(self) -> npt.NDArray[np.int64]:
         """Rows of each buffer, including those close to the writer, which are not drawn."""
         rows = [min(shard.head, shard.rows) * shard.lanes for shard in self.table.shards]
-        return np.array([sum(rows[buffer.mine]) for buffer in self._buffers], np.int64)
+        return np.array([sum(rows[buffer.indices]) for buffer in self._buffers], np.int64)
 
     def _settle(self) -> None:
         """Adds up what was read since the last look, before indices in the table change."""
         for buffer in self._buffers:
-            buffer.drawn.samples += int(self._counts[buffer.mine].sum())
-            buffer.drawn.age += int(self._draws.ages[buffer.mine].sum())
+            buffer.drawn.samples += int(self._counts[buffer.indices].sum())
+            buffer.drawn.age += int(self._draws.ages[buffer.indices].sum())
         self._counts[:] = 0
         self._draws.ages[:] = 0
 
@@ -229,8 +229,8 @@ class Pool:
             shard = keys.shard[place]
             entry = next(one.entry for one in self._buffers if one.place <= shard < one.place + one.count)
             assert entry is not None
-            if entry.buffer_id not in self._sick:
-                self._sick[entry.buffer_id] = (entry, why)
+            if entry.buffer_id not in self._faulty:
+                self._faulty[entry.buffer_id] = (entry, why)
                 self.refused = {**self.refused, entry.run_id: why}
         return np.array(list(faults), np.int64)
 
@@ -244,8 +244,8 @@ class Pool:
                 known.age += drawn.age
             for buffer in self._buffers[1:]:
                 recent = totals[buffer.drawn.run_id]
-                recent.samples += int(self._counts[buffer.mine].sum())
-                recent.age += int(self._draws.ages[buffer.mine].sum())
+                recent.samples += int(self._counts[buffer.indices].sum())
+                recent.age += int(self._draws.ages[buffer.indices].sum())
         return totals
 
     def sizes(self) -> dict[str, int]:
@@ -259,7 +259,7 @@ class Pool:
 
     def _sizes(self) -> npt.NDArray[np.int64]:
         rows = self._draws.sizes
-        return np.array([rows[buffer.mine].sum() for buffer in self._buffers], np.int64)
+        return np.array([rows[buffer.indices].sum() for buffer in self._buffers], np.int64)
 
     def _attach(self, entry: SharedBuffer, description: Description) -> str:
         """Adds a peer; returns why it is refused, or an empty text."""

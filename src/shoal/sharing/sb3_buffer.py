@@ -26,7 +26,7 @@ from shoal.replay import Keys
 from shoal.replay.gather import n_step_rows
 from shoal.replay.redraw import MAX_REDRAWS, copy_until_usable
 from shoal.replay.shard_table import ShardTable
-from shoal.sharing.member import Membership, Storage
+from shoal.sharing.member import MemberShard, Membership
 from shoal.sharing.pool import Drawn, Pool
 from shoal.sharing.registry import Registry
 from shoal.sharing.rows import Packing, describe_sb3, require_finite, transition_schema
@@ -95,7 +95,7 @@ class DistributedReplayBuffer(ReplayBuffer):
         self._local_samples = self._pool_samples = 0
         self._counted: dict[str, Drawn] = {}  # what was read from each buffer of the group
         self._warned: set[str] = set()
-        self._storage: Storage | None = None
+        self._storage: MemberShard | None = None
         self._saved: dict[str, Array] | None = None  # rows of a loaded buffer, until its shard is made
 
     # -- writing
@@ -144,17 +144,17 @@ class DistributedReplayBuffer(ReplayBuffer):
         schema = transition_schema(obs, action, with_next=not self.optimize_memory_usage)
         spaces_of = (self._member.env_id, self.observation_space, self.action_space)
         description = describe_sb3(*spaces_of, time_outs=self.handle_timeout_termination)
-        self._storage = storage = Storage(self._member, schema, self.buffer_size, self.n_envs, description)
-        self._member, self._writer, self._schema = storage.member, storage.writer, schema
+        self._storage = shard = MemberShard(self._member, schema, self.buffer_size, self.n_envs, description)
+        self._member, self._writer, self._schema = shard.member, shard.writer, schema
         # Seeded without drawing from SB3's generator, whose draws must be the same as without sharing.
         seed = int(np.random.get_state()[1][0])  # type: ignore[index]
         self._pool: Pool | None = None
         if self._member.registry is not None:
-            arguments = ([storage.reader], self._member.buffer_id, self._member.registry, description)
+            arguments = ([shard.reader], self._member.buffer_id, self._member.registry, description)
             options: dict[str, Any] = {"n_steps": self.n_steps, "seed": seed, "counted": self._counted}
             options["soundness"] = Soundness.of(*spaces_of[1:], None if self._packing is None else self._packing.unpack)
             self._pool = Pool(*arguments, self._strategy, self._ratio, **options)
-        self._table = ShardTable([storage.reader]) if self._pool is None else self._pool.table
+        self._table = ShardTable([shard.reader]) if self._pool is None else self._pool.table
         self._obs_rows = (self.n_envs, *schema["obs"].shape)
         self._action_rows = (self.n_envs, *schema["action"].shape)
         self._reshapes = isinstance(self.observation_space, spaces.Discrete)
