@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -36,6 +37,13 @@ for folder in (os.environ[name] for name in ("SHOAL_SHARED_MEMORY", "SB3_LOGDIR"
 # A shared machine may stall any single example; slowness is measured in benchmarks/, not here.
 settings.register_profile("shoal", deadline=None, print_blob=True)
 settings.load_profile("shoal")
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections pass over what was imported until now: a million objects that stay until the end."""
+    gc.collect()
+    gc.freeze()
+
 
 GRACE_SECONDS = 10.0
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "wandb-core")
