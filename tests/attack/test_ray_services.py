@@ -64,7 +64,7 @@ def test_the_raylets_death_ends_the_run_and_it_can_be_resumed(train: Start) -> N
     made = training.read("summary.json")["env_steps"]
     assert not folder.exists()
 
-    again = train("resume", "runs/latest", "--steps", str(made + 300))
+    again = train("resume", "runs/latest", "--steps", str(made + 300), "--runtime", "inline")
     assert again.end() == 0, again.output
     assert again.read("summary.json")["env_steps"] >= made + 300
     assert f"resuming with {made:,} collected steps" in again.output

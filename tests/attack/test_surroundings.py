@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import SMALL
+from tests.cli.conftest import SMALL, Shoal, _interruptible, run_shoal
 
 from shoal.metrics_file import read_metrics
 from shoal.runtime.file_handles import handles
@@ -26,6 +26,7 @@ COLUMNS = 8
 STRICT_C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"}
 
 pytestmark = pytest.mark.attack
+__all__ = ["_interruptible", "run_shoal"]  # fixtures of the command line's tests
 
 
 class Command:
@@ -151,20 +152,22 @@ def test_a_run_whose_folder_is_deleted_says_so(start: Start, tmp_path: Path) -> 
     assert not run.exists()
 
 
-def test_a_run_whose_folder_is_moved_goes_on_elsewhere(start: Start, tmp_path: Path) -> None:
-    memory = {"SHOAL_SHARED_MEMORY": str(tmp_path / "memory")}
+def test_a_run_whose_folder_is_moved_goes_on_elsewhere(
+    start: Start, run_shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_SHARED_MEMORY", str(tmp_path / "memory"))
     (tmp_path / "memory").mkdir()
-    command = start(*TRAIN, "--steps=100_000_000", "learner.checkpoint_seconds=0.5", env=memory)
+    command = start(*TRAIN, "--steps=100_000_000", "learner.checkpoint_seconds=0.5")
     command.wait_for(lambda: [*tmp_path.glob("runs/*/checkpoints/step*")], "checkpoint")
     (run,) = tmp_path.glob("runs/CartPole*")
     run.rename(tmp_path / "moved")
     assert command.end() == 1
     said = command.output.splitlines()[-1]
     assert "was deleted or moved while it ran. If it was moved: `shoal resume` its new place." in said
-    clean = start(sys.executable, "-m", "shoal", "clean", env=memory)  # does not know where the run is
-    assert clean.end() == 0 and "(its run's folder is gone or was moved)" in clean.output, clean.output
-    resume = start(sys.executable, "-m", "shoal", "resume", "moved", "--seconds=0.1", env=memory)
-    assert resume.end() == 0 and "collected steps in the replay" in resume.output, resume.output
+    clean = run_shoal("clean")  # does not know where the run is
+    assert clean.code == 0 and "(its run's folder is gone or was moved)" in clean.out, clean
+    resume = run_shoal("resume", "moved", "--seconds=0.1")
+    assert resume.code == 0 and "collected steps in the replay" in resume.out, resume
 
 
 def test_a_path_that_is_not_utf8(start: Start, tmp_path: Path) -> None:
@@ -178,8 +181,8 @@ def test_a_path_that_is_not_utf8(start: Start, tmp_path: Path) -> None:
     assert compare.end() == 0, compare.output
 
 
-def test_a_folder_or_a_file_in_the_way_has_a_remedy(start: Start, tmp_path: Path) -> None:
-    assert start(*TRAIN, "--steps=300").end() == 0
+def test_a_folder_or_a_file_in_the_way_has_a_remedy(run_shoal: Shoal, tmp_path: Path) -> None:
+    assert run_shoal("train", "CartPole-v1", *SMALL, "--steps=300").code == 0
     (run,) = tmp_path.glob("runs/CartPole*")
     for name in ("checkpoints", "run.lock"):
         if name == "checkpoints":
@@ -188,9 +191,9 @@ def test_a_folder_or_a_file_in_the_way_has_a_remedy(start: Start, tmp_path: Path
         else:
             (run / name).unlink()
             (run / name).mkdir()
-        resume = start(sys.executable, "-m", "shoal", "resume", str(run), "--steps=400")
-        assert resume.end() == 1
-        said = " ".join(resume.output.split())
+        resume = run_shoal("resume", run, "--steps=400")
+        assert resume.code == 1
+        said = " ".join(resume.err.split())
         assert f"/{name}: " in said and said.endswith("Move it away, then try again."), said
 
 

@@ -46,5 +46,6 @@ def test_the_server_and_an_actor_may_die(train: Start) -> None:
     assert training.end(60) == 0, training.output
     summary = training.read("summary.json")
     assert summary["restarts"] == 3 and summary["status"] == "interrupted"
+    assert list((training.run / "checkpoints").glob("step_*"))
     assert "inference died" in training.output and "Traceback" not in training.output
     assert training.survivors() == []

@@ -17,13 +17,15 @@ from shoal.replay import Ledger, ShardReader
 
 pytestmark = pytest.mark.faults
 SCENARIO = str(ROOT / "src" / "shoal" / "scenarios" / "cartpole_apex_dqn.yaml")
+ALONE = ("--actors", "1", "evaluation.every_steps=1000000")
+"""An actor and a learner only: each process of a run takes seconds to start."""
 Start = Callable[..., Training]
 
 
 def ledger_of(training: Training) -> Ledger | None:
     replay = Path(training.read("replay.json").get("path", "missing"))
     shards = sorted(replay.glob("shard_???"))
-    return Ledger(replay, shards) if len(shards) == 2 and (replay / "ledger.bin").exists() else None
+    return Ledger(replay, shards) if shards and (replay / "ledger.bin").exists() else None
 
 
 def steps(training: Training) -> int:
@@ -31,25 +33,14 @@ def steps(training: Training) -> int:
     return ledger.env_steps if ledger else 0
 
 
-def test_every_role_may_die_and_training_goes_on_to_solve(train: Start) -> None:
-    training = train("train", SCENARIO, "--stop-return", "1000000", "--seconds", "150")
+def test_every_role_and_then_the_driver_may_die_and_training_goes_on_to_solve(train: Start) -> None:
+    training = train("train", SCENARIO, "--stop-return", "1000000")
     training.wait_for(lambda: steps(training) > 1500, "steps")
     for role in ("actor 0", "learner", "actor 1", "evaluator"):
         training.kill_role(role)
         before = steps(training)
         training.wait_for(lambda before=before: steps(training) > before + 200, f"steps after {role} died")
-    solved = '"eval/mean_reward": 500.0'
-    training.wait_for(lambda: solved in (training.run / "metrics.jsonl").read_text(), "a solved evaluation", 150)
-    training.press_ctrl_c()
-    assert training.end() == 0, training.output
-    summary = training.read("summary.json")
-    assert summary["restarts"] == 4 and summary["status"] in ("interrupted", "finished")
-    assert training.survivors() == []
-
-
-def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start) -> None:
-    training = train("train", SCENARIO)
-    training.wait_for(lambda: steps(training) > 2500, "steps")
+    assert "restart 4" in training.text and "restart 5" not in training.text
     ray_folder = training.ray_folder
     os.kill(training.process.pid, signal.SIGKILL)
     training.process.wait()
@@ -60,7 +51,7 @@ def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start)
     assert not ray_folder.exists()
     collected = steps(training)
     heads = [ShardReader(path).head for path in sorted(Path(training.read("replay.json")["path"]).glob("shard_???"))]
-    again = train("resume", "runs/latest")
+    again = train("resume", "runs/latest", "--stop-return", "475")
     assert again.end() == 0, again.output
     summary = again.read("summary.json")
     assert summary["status"] == "solved" and summary["env_steps"] > collected
@@ -69,7 +60,7 @@ def test_a_killed_driver_leaves_nothing_running_and_can_be_resumed(train: Start)
 
 
 def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> None:
-    training = train("train", "tests.cli.broken_env:Unbuildable-v0", "--steps", "1000")
+    training = train("train", "tests.cli.broken_env:Unbuildable-v0", "--steps", "1000", "--actors", "1")
     assert training.end(90) == 1, training.output
     assert "no such pole on this node (" in training.output and "Traceback" not in training.output
     assert f"({ROOT / 'tests' / 'cli' / 'broken_env.py'}:" in training.output
@@ -79,24 +70,17 @@ def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> 
     assert training.survivors() == []
 
 
-@pytest.mark.parametrize("moment", ["starting", "training"])
-def test_ctrl_c_ends_in_order(train: Start, moment: str) -> None:
+def test_ctrl_c_before_the_first_step_ends_in_order(train: Start) -> None:
     training = train("train", SCENARIO)
-    if moment == "training":
-        training.wait_for(lambda: steps(training) > 1500, "steps")
-    else:
-        training.wait_for(lambda: ledger_of(training), "a prepared run")
+    training.wait_for(lambda: ledger_of(training), "a prepared run")
     training.press_ctrl_c()
     assert training.end(60) == 0, training.output
-    summary = training.read("summary.json")
-    assert summary["status"] == "interrupted"
+    assert training.read("summary.json")["status"] == "interrupted"
     assert training.survivors() == []
-    if moment == "training":
-        assert list((training.run / "checkpoints").glob("step_*")) and summary["env_steps"] > 1500
 
 
 def test_an_impatient_user_leaves_nothing_behind_either(train: Start) -> None:
-    training = train("train", SCENARIO)
+    training = train("train", SCENARIO, *ALONE)
     training.wait_for(lambda: steps(training) > 1200, "steps")
     for _ in range(3):
         training.press_ctrl_c()
@@ -107,19 +91,24 @@ def test_an_impatient_user_leaves_nothing_behind_either(train: Start) -> None:
     assert training.survivors() == []
 
 
-def test_a_run_in_use_is_refused(train: Start) -> None:
-    training = train("train", SCENARIO)
+def test_a_run_in_use_is_refused_and_sigterm_ends_it_in_order(train: Start) -> None:
+    training = train("train", SCENARIO, *ALONE)
     training.wait_for(lambda: ledger_of(training), "a prepared run")
     second = train("resume", "runs/latest")
     assert second.end(60) == 1
     assert f"in use by process {training.process.pid}" in second.output
+    training.wait_for(lambda: steps(training) > 1500, "steps")
     training.process.send_signal(signal.SIGTERM)
     assert training.end(60) == 0, training.output
+    summary = training.read("summary.json")
+    assert summary["status"] == "interrupted" and summary["env_steps"] > 1500
+    assert list((training.run / "checkpoints").glob("step_*"))
+    assert training.survivors() == []
 
 
 def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> None:
     bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000", "replay.min_size=500")
-    training = train("train", "tests.fakes:TestCorridor-v0", *bad)
+    training = train("train", "tests.fakes:TestCorridor-v0", "--actors", "1", *bad)
     assert training.end(90) == 1
     assert f"the simulator crashed ({ROOT / 'tests' / 'fakes.py'}:" in training.output
     assert "Traceback" not in training.output
