@@ -22,6 +22,7 @@ try:
 except ConfigError as refused:
     pytest.skip(str(refused), allow_module_level=True)
 
+pytestmark = pytest.mark.slow
 OPTIONS: dict[str, Any] = {"normalize_observations": True, "gradient_clip": 0.5, "policy_hidden": (16, 8)}
 OPTIONS |= {"critic_hidden": (16, 8), "target_period": 2, "tau": 0.5}
 STEEP = 50.0

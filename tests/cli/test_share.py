@@ -148,6 +148,7 @@ def test_launches_of_one_tag_lie_side_by_side(tmp_path: Path) -> None:
     assert next_commands(tmp_path / "share_a") == [f"shoal compare {tmp_path}/share_alone {tmp_path}/share_a"]
 
 
+@pytest.mark.slow
 def test_two_runs_share(run_shoal: Shoal) -> None:
     small = ("learning_starts=100", "train_freq=50", "gradient_steps=5", "every_steps=300", "episodes=1")
     result = run_shoal(

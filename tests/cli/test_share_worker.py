@@ -15,6 +15,7 @@ from shoal.cli.share_worker import WorkerSpec
 from shoal.sharing import Registry, create_distributed_registry
 
 pytest.importorskip("stable_baselines3")
+pytestmark = pytest.mark.slow
 SMALL = ["learning_starts=10", "every_steps=1000", "total_timesteps=100_000_000"]
 
 

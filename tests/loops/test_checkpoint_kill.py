@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shoal.loops import checkpoint as ck
 
 KILLS = 15
@@ -60,6 +62,7 @@ assert not list(folder.glob(".step_*")), "temporary files of killed savers stay"
 """
 
 
+@pytest.mark.slow
 def test_sigkill_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(ck.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(KILLS)]

@@ -110,6 +110,7 @@ def test_learning_begins_and_goes_on_at_the_ratio(tmp_path: Path, algo: str, ove
     assert -limiter.tolerance - batch <= error <= limiter.tolerance + batch * 8, "what was granted is made up for"
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(choices())
 def test_whatever_passes_validation_learns_and_goes_on(choice: tuple[str, list[str]]) -> None:

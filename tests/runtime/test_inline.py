@@ -37,9 +37,10 @@ def timeless(folder: RunFolder) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("algo", ["apex-dqn", "apex-qr-dqn"])
 def test_one_seed_one_result(tmp_path: Path, algo: str) -> None:
-    first, _ = run(tmp_path, corridor(algo=algo))
-    second, _ = run(tmp_path, corridor(algo=algo))
-    other, _ = run(tmp_path, corridor(algo=algo, seed=2))
+    short = {"stop": {"steps": 1000}, "evaluation": {"every_steps": 200}}
+    first, _ = run(tmp_path, corridor(algo=algo, **short))
+    second, _ = run(tmp_path, corridor(algo=algo, **short))
+    other, _ = run(tmp_path, corridor(algo=algo, seed=2, **short))
     assert len(timeless(first)) >= 5
     assert timeless(first) == timeless(second)
     assert timeless(first) != timeless(other)
@@ -62,19 +63,19 @@ def test_a_last_checkpoint_that_cannot_be_saved_is_a_failure(tmp_path: Path, mon
 def test_resume_goes_on_with_the_replay(tmp_path: Path) -> None:
     """An interrupted run keeps its replay; resumed, its counts go on."""
     keep = {"keep": True}
-    folder, first = run(tmp_path, corridor(replay=keep))
-    _, second = run(tmp_path, corridor(replay=keep, stop={"steps": 3000}), folder)
-    assert first.env_steps >= 2000 and second.env_steps >= 3000
-    assert second.env_steps < 3000 + 200  # nothing was collected twice
+    folder, first = run(tmp_path, corridor(replay=keep, stop={"steps": 800}))
+    _, second = run(tmp_path, corridor(replay=keep, stop={"steps": 1200}), folder)
+    assert first.env_steps >= 800 and second.env_steps >= 1200
+    assert second.env_steps < 1200 + 200  # nothing was collected twice
     assert second.updates > first.updates and second.episodes > first.episodes
     walls = [row["wall"] for row in read_metrics(folder.metrics_jsonl)]
     assert walls == sorted(walls)
 
 
 def test_resume_without_the_replay_goes_on_with_the_weights(tmp_path: Path) -> None:
-    folder, first = run(tmp_path, corridor())
-    _, second = run(tmp_path, corridor(stop={"steps": 3000}), folder)
-    assert first.env_steps <= second.env_steps < first.env_steps + 1200
+    folder, first = run(tmp_path, corridor(stop={"steps": 800}))
+    _, second = run(tmp_path, corridor(stop={"steps": 1200}), folder)
+    assert first.env_steps <= second.env_steps < first.env_steps + 600
     assert second.updates > first.updates
 
 
@@ -133,22 +134,22 @@ def test_judging_the_final_weights_does_not_count_as_slow_training(
 
 
 def test_an_unusable_shard_is_set_aside(tmp_path: Path) -> None:
-    folder, _ = run(tmp_path, corridor(replay={"keep": True}))
+    folder, _ = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 800}))
     replay = Path(json.loads(folder.replay_json.read_text())["path"])
     (replay / "shard_000" / "reward.bin").write_bytes(b"cut short")
-    _, summary = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 4000}), folder)
+    _, summary = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 1600}), folder)
     assert summary.status == "finished"
     assert list(replay.glob("shard_000.unusable-*"))
 
 
 @pytest.mark.parametrize("damaged", ["shard_000/obs.bin", "ledger.bin", "weights.bin"])
 def test_whatever_is_damaged_the_run_goes_on_and_its_counts_never_go_back(tmp_path: Path, damaged: str) -> None:
-    folder, first = run(tmp_path, corridor(replay={"keep": True}))
+    folder, first = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 800}))
     replay = Path(json.loads(folder.replay_json.read_text())["path"])
     (replay / damaged).write_bytes(b"cut short")
-    _, second = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 3000}), folder)
+    _, second = run(tmp_path, corridor(replay={"keep": True}, stop={"steps": 1300}), folder)
     assert second.status == "finished" and second.updates > first.updates
-    assert 3000 <= second.env_steps < 3200
+    assert 1300 <= second.env_steps < 1500
     counts = [row["step"] for row in read_metrics(folder.metrics_jsonl) if "train/updates" in row]
     assert counts == sorted(counts)
 

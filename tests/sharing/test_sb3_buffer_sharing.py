@@ -379,6 +379,7 @@ def test_variables_turn_sharing_on(group: Registry, nursery: Nursery, strategy: 
     assert {entry.run_id for entry in group.entries()} == {"giver", "taker"}
 
 
+@pytest.mark.slow
 def test_variables_turn_sharing_on_in_a_training_without_arguments(group: Registry) -> None:
     import gymnasium
 
