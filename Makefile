@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train test attack lint clean FORCE
+.PHONY: help setup train test quick attack lint clean FORCE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 EXTRAS ?= dev,sb3,video,mujoco,box2d,multiagent,wandb
+# Tests at a time. A test on Ray is mostly waiting or uses both of two cores: more only help where there are more cores.
+JOBS ?= 2
 # More pip options for torch alone, for example where to find a build without CUDA.
 TORCH_OPTIONS ?=
 
@@ -19,6 +21,7 @@ TORCH_OPTIONS ?=
 PYTHONS = $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3)
 USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # Of pip's chatter keep the large downloads, warnings and errors.
 QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); next } \
 	/^Installing collected packages:/ { print "    unpacking", NF - 3, "packages"; fflush(); next } \
@@ -36,11 +39,18 @@ setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt 
 train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like are passed on
 	@$(BIN)/shoal train cartpole_apex_dqn $(ARGS)
 
-test: lint  ## the one check: lint, types, tests
-	@$(BIN)/python -m pytest $(ARGS)
+# mypy runs beside the tests: without its cache it takes half a minute. Its words come last, whole.
+test: setup  ## the one check: lint, types, tests
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
+	$(PYTEST) $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+
+quick: lint  ## lint, types, and the quick tests only (about a minute)
+	@$(PYTEST) -m 'not slow and not stress and not learning and not faults and not attack' $(ARGS)
 
 attack: setup  ## only what attacks and kills real runs (minutes; part of test)
-	@$(BIN)/python -m pytest -m 'attack or faults' $(ARGS)
+	@$(PYTEST) -m 'attack or faults' $(ARGS)
 
 lint: setup  ## ruff and mypy only
 	@$(BIN)/python -m ruff check .
