@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 # Before anything imports numpy, torch, pygame or ray: they read these once.
 os.environ.update(
@@ -51,7 +53,16 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "wa
 
 
 def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children())
+    lists = list(Path("/proc/self/task").glob("*/children"))
+    if not lists:
+        return set(psutil.Process().children())  # looks at every process of the machine: milliseconds, twice a test
+    found = set()
+    for one in lists:
+        with suppress(OSError):  # a thread that has just ended
+            for pid in one.read_text().split():
+                with suppress(psutil.NoSuchProcess):
+                    found.add(psutil.Process(int(pid)))
+    return found
 
 
 def _is_leak(process: psutil.Process) -> bool:

@@ -102,6 +102,7 @@ MIXED = spaces.Dict(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize(
     ("algorithm", "env_id"),
@@ -118,6 +119,7 @@ def test_training_is_the_same(algorithm: Any, env_id: str, envs: int) -> None:
     assert_same_training(algorithm, lambda: make_vec_env(env_id, envs, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize(
     ("algorithm", "observation", "action"),
@@ -135,12 +137,14 @@ def test_training_with_time_outs_is_the_same(algorithm: Any, observation: Any, a
     assert timeouts.any() and (dones & ~timeouts).any() and not (timeouts & ~dones).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("envs", [1, 2])
 @pytest.mark.parametrize(("algorithm", "action"), [(SAC, TURN), (DQN, CHOICE)])
 def test_training_with_dict_observations_is_the_same(algorithm: Any, action: Any, envs: int) -> None:
     assert_same_training(algorithm, walks(MIXED, action, envs), policy="MultiInputPolicy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observation", [BOX, spaces.Dict({"a": BOX, "b": TURN})], ids=["box", "dict"])
 def test_training_with_vec_normalize_is_the_same(observation: Any) -> None:
     env = walks(observation, TURN, 2)

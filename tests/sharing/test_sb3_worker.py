@@ -87,6 +87,7 @@ def test_it_stops_in_the_middle_of_an_evaluation(tmp_path: Path) -> None:
     assert all("eval/mean_reward" not in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("giver", "taker"), [("TD3", "SAC"), ("DQN", "QRDQN"), ("PPO", "TQC"), ("A2C", "DDPG")])
 def test_runs_share(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, giver: str, taker: str
