@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 EXTRAS ?= dev,sb3,video,mujoco,box2d,multiagent,wandb
-# Tests at a time. A test on Ray is mostly waiting or uses both of two cores: more only help where there are more cores.
+# Tests at a time: as many as there are cores, or fewer. A run on Ray keeps two busy.
 JOBS ?= 2
 # More pip options for torch alone, for example where to find a build without CUDA.
 TORCH_OPTIONS ?=
@@ -32,7 +32,7 @@ QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  ARGS="..." is passed on by train, test and bench-%; PYTHON=... chooses the interpreter for setup.'
+	@echo '  ARGS="..." is passed on by train, test, quick, attack and bench-%; PYTHON=... chooses the interpreter for setup.'
 
 setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt (once; minutes)
 
