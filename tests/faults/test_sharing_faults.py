@@ -92,8 +92,8 @@ def sample_beside_a_writer(group: Registry, nursery: Nursery, seconds: float) ->
     write(one, 1, 50)
     peer = nursery.start("run_writer", registry=str(group.path), run=2, rows=400, lanes=2, steps=100, endless=True)
     nursery.report(peer)
-    until, seen, newest = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < until:
+    began, seen, newest = time.monotonic(), 0, 0
+    while (spent := time.monotonic() - began) < seconds or (spent < 50 and (seen <= 1000 or newest <= 2000)):
         run, step, _ = read(one.sample(256))
         seen, newest = seen + int((run == 2).sum()), max(newest, int(step[run == 2].max(initial=0)))
     assert seen > 1000 and newest > 2000, "the ring was overwritten several times"
