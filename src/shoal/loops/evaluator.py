@@ -126,7 +126,9 @@ class Evaluator:
             if self._ledger.halt:
                 return None
             ended = f"{len(finished)} of {episodes} episodes had ended when"
-            then = "time was up: `shoal eval` with --checkpoint last evaluates these weights" if final else "training did"
+            then = (
+                "time was up: `shoal eval` with --checkpoint last evaluates these weights" if final else "training did"
+            )
             return failed(f"the evaluation at {env_steps:,} steps is left out: {ended} {then}")
         returns = tuple(episode.episode_return for episode in finished)
         mean = float(np.mean(returns))
