@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from torch import nn
 
-from shoal import networks
 from shoal.errors import ConfigError
 from shoal.networks import QNetwork
 from shoal.ops import double_quantile_target, huber, quantile_huber_loss, quantile_midpoints, td_error
@@ -98,8 +95,3 @@ def test_refusals() -> None:
         QNetwork((3,), "float32", 0)
     with pytest.raises(ValueError, match=r"3 values each, got shape \(5, 4\)"):
         QNetwork((3,), "float32", 2)(torch.zeros(5, 4))
-
-
-def test_exports() -> None:
-    public = {name for name, value in vars(networks).items() if inspect.isfunction(value) or inspect.isclass(value)}
-    assert set(networks.__all__) == public

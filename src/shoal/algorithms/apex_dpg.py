@@ -2,8 +2,8 @@
 
 "Distributed Prioritized Experience Replay", Horgan et al. 2018, https://arxiv.org/abs/1803.00933, section 4.2 and
 appendix D: a critic learned from n-step returns, a policy that follows its gradient (DPG, https://arxiv.org/abs/1509.02971),
-and actors that explore each in its own way and price their own steps: an actor holds the critic too, and a new row
-enters the replay at the size of its error.
+and actors that explore each with its own noise and compute initial priorities: an actor holds the critic too, and a new
+row enters the replay with the size of its TD error as priority.
 
 Deviations from the paper:
 1. A ladder of noise over lanes, in equal ratios from `noise_max` to `noise_min`, as Ape-X DQN has of epsilons; the
@@ -122,7 +122,7 @@ def critic_loss(networks: Networks, batch: TransitionBatch) -> Loss:
 
 
 def policy_loss(networks: Networks, batch: TransitionBatch) -> Loss:
-    """What the critic thinks of the policy's actions, to be raised."""
+    """Minus the critic's value of the policy's actions."""
     return Loss(-networks.critic.judge(batch.obs, networks.policy.from_normalized(batch.obs)).mean(), None, {})
 
 

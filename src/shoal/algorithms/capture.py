@@ -26,7 +26,7 @@ class Captured(Generic[Inputs, Output]):
 
     def __init__(self, update: Callable[..., Output], device: torch.device) -> None:
         """`update(inputs, *flags)`: inputs are a NamedTuple of tensors (or None), its outputs are overwritten by the
-        next call with the same flags. A graph has one size: larger inputs than before are captured anew.
+        next call with the same flags. A graph has one size: larger inputs than before are captured again.
         """
         self._update, self._device = update, device
         self._inputs: Any = None
@@ -39,7 +39,7 @@ class Captured(Generic[Inputs, Output]):
         return self._same_shapes(inputs) or self._inputs is None or size_of(inputs) > size_of(self._inputs)
 
     def forget(self) -> None:
-        """Captures anew: tensors that the update works on were replaced."""
+        """Discards all graphs: tensors that the update works on were replaced."""
         self._calls.clear()
         self._graphs.clear()
 

@@ -64,7 +64,7 @@ class PolicyContext:
 
 
 class Decision(NamedTuple):
-    """What a policy wants to do."""
+    """Actions, one per lane."""
 
     action: Array
     """[N, *action_shape]"""
@@ -73,7 +73,7 @@ class Decision(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of it, one entry per lane."""
+    """The environment's answer, one entry per lane."""
 
     reward: npt.NDArray[np.float32]
     terminated: npt.NDArray[np.bool_]
@@ -103,7 +103,7 @@ class Policy(Protocol):
 
 
 class StepResult(NamedTuple):
-    """What one update gave."""
+    """The result of one update."""
 
     metrics: Mapping[str, torch.Tensor]
     """Scalars, left on the device until somebody reports them."""
@@ -112,7 +112,7 @@ class StepResult(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """All a learner needs to go on later."""
+    """All that a learner needs to continue later."""
 
     tensors: dict[str, torch.Tensor]
     scalars: dict[str, Any]
@@ -122,8 +122,8 @@ class Learner(Protocol):
     """Updates the weights from samples."""
 
     published_whole: bool
-    """Whether `module` is all that is learned: targets and optimisers may be older. False: it has critics, say, that
-    belong to the policy of the same moment."""
+    """Whether `module` is all that is learned; targets and optimisers may be older. False: there are also critics, say,
+    which fit only the policy of the same update."""
 
     @property
     def module(self) -> nn.Module:

@@ -51,7 +51,7 @@ def critic_loss(networks: Networks, batch: TransitionBatch, noise: Tensor, *, cl
 
 
 def policy_loss(networks: Networks, batch: TransitionBatch) -> Loss:
-    """What the first critic thinks of the policy's actions, to be raised."""
+    """Minus the first critic's value of the policy's actions."""
     action = networks.policy.from_normalized(batch.obs)
     return Loss(-networks.critic.judge(batch.obs, action, first=1).mean(), None, {})
 

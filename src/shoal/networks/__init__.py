@@ -1,29 +1,16 @@
 """Neural networks: torsos (observation to features), heads (features to values), and both put together."""
 
-from __future__ import annotations
-
-from shoal.networks.actor_critic import ActorCritic
-from shoal.networks.continuous import CriticNetwork, PolicyNetwork, mark_as_learned, mean_and_log_std
-from shoal.networks.ensemble import EnsembleMLP
-from shoal.networks.heads import QHead
-from shoal.networks.q_networks import QNetwork
-from shoal.networks.residual import ResidualCNN
-from shoal.networks.scratch import Scratch
-from shoal.networks.torso import MLP, NatureCNN, SmallCNN, make_torso
-
-__all__ = [
-    "MLP",
-    "ActorCritic",
-    "CriticNetwork",
-    "EnsembleMLP",
-    "NatureCNN",
-    "PolicyNetwork",
-    "QHead",
-    "QNetwork",
-    "ResidualCNN",
-    "Scratch",
-    "SmallCNN",
-    "make_torso",
-    "mark_as_learned",
-    "mean_and_log_std",
-]
+from shoal.networks.actor_critic import ActorCritic as ActorCritic
+from shoal.networks.continuous import CriticNetwork as CriticNetwork
+from shoal.networks.continuous import PolicyNetwork as PolicyNetwork
+from shoal.networks.continuous import mark_as_learned as mark_as_learned
+from shoal.networks.continuous import mean_and_log_std as mean_and_log_std
+from shoal.networks.ensemble import EnsembleMLP as EnsembleMLP
+from shoal.networks.heads import QHead as QHead
+from shoal.networks.q_networks import QNetwork as QNetwork
+from shoal.networks.residual import ResidualCNN as ResidualCNN
+from shoal.networks.scratch import Scratch as Scratch
+from shoal.networks.torso import MLP as MLP
+from shoal.networks.torso import NatureCNN as NatureCNN
+from shoal.networks.torso import SmallCNN as SmallCNN
+from shoal.networks.torso import make_torso as make_torso

@@ -10,18 +10,9 @@ from torch import Tensor
 
 Activation = Literal["relu", "tanh"]
 
-_NEW: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh}
-_IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_}
-
-
-def activation_function(name: Activation) -> Callable[[Tensor], Tensor]:
-    """A function that leaves its argument as it is."""
-    return _NEW[name]
-
-
-def activation_in_place(name: Activation) -> Callable[[Tensor], Tensor]:
-    """A function that overwrites its argument: a linear layer's backward pass does not need its output."""
-    return _IN_PLACE[name]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh}
+ACTIVATIONS_IN_PLACE: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_}
+"""They overwrite their argument: a linear layer's backward pass does not need its output."""
 
 
 def activation_backward_in_place(name: Activation, gradient: Tensor, output: Tensor) -> None:

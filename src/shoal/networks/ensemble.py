@@ -21,10 +21,10 @@ from torch.autograd.function import once_differentiable
 
 from shoal.errors import ConfigError
 from shoal.networks.activations import (
+    ACTIVATIONS,
+    ACTIVATIONS_IN_PLACE,
     Activation,
     activation_backward_in_place,
-    activation_function,
-    activation_in_place,
 )
 from shoal.networks.scratch import Block, Scratch, Sizes, make_blocks
 
@@ -70,8 +70,8 @@ class EnsembleMLP(nn.Module):
         return dtype
 
     def work_in(self, scratch: Scratch) -> None:
-        """From now on hidden layers are computed in this memory, on a CPU. Others may use it, too, from an evaluation's
-        backward pass on; so there can only be one of each.
+        """From now on, hidden layers are computed in this memory, on a CPU. After an evaluation's backward pass other
+        networks may overwrite it, so each evaluation has one backward pass only.
         """
         self._scratch, self._shared = scratch, True
 
@@ -115,13 +115,13 @@ class EnsembleMLP(nn.Module):
         x = torch.cat(tuple(parts), dim=1).expand(layers[0].shape[0], -1, -1)
         for number, weight in enumerate(layers):
             if number:
-                x = activation_function(self.activation)(x)
+                x = ACTIVATIONS[self.activation](x)
             x = torch.bmm(x, weight[:, :-1]) + weight[:, -1:]
         return x
 
     def take_places(self, shape: torch.Size) -> list[Tensor | None]:
-        """Where the gradients of the weights go; None: anywhere. Once only: if a loss goes through a network twice,
-        there are two gradients, and autograd adds them.
+        """Where the gradients of the weights are written; None: new memory. Only once per backward pass: if a loss goes
+        through a network twice, there are two gradients, and autograd adds them.
         """
         places, self._places = self._places, None
         if places is None or places[0] is None or places[0].shape != shape:
@@ -159,7 +159,7 @@ class _Layers(torch.autograd.Function):
         activation, blocks, values = call.network.activation, call.blocks(), x
         for weight, block in zip(weights, blocks, strict=False):
             torch.bmm(values, weight, out=block.values)
-            activation_in_place(activation)(_active(block, activation))
+            ACTIVATIONS_IN_PLACE[activation](_active(block, activation))
             values = block.extended
         out = torch.bmm(values, weights[-1])
         if call.differentiable:
@@ -174,7 +174,9 @@ class _Layers(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x, *weights), call, wanted, blocks = ctx.saved_tensors, ctx.call, ctx.needs_input_grad, ctx.blocks
         if blocks is None:
-            raise RuntimeError("Others use this evaluation's memory since its backward pass; evaluate again.")
+            raise RuntimeError(
+                "This evaluation's memory was given to other networks by its backward pass; evaluate again."
+            )
         learned, room, activation = wanted[2], call.blocks(ones=False), call.network.activation
         places: list[Tensor | None] = [None] * len(weights)
         if learned:

@@ -29,10 +29,9 @@ class Block(NamedTuple):
 
 
 class Scratch:
-    """Blocks that are used over and over, and so stay in the processor's cache.
+    """Blocks that are reused, and so stay in the processor's cache; new memory would miss it at every line.
 
-    What comes from the allocator was used last by something else, and is a miss for every line. Whoever takes blocks
-    owns them until they are given back; what is never given back is just lost.
+    Whoever takes blocks owns them until they are given back. Blocks that are never given back are freed as usual.
     """
 
     def __init__(self) -> None:
