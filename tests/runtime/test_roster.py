@@ -16,8 +16,8 @@ from tests.fakes import corridor
 from shoal.loops.assembly import open_ledger
 from shoal.loops.plan import Plan, make_plan
 from shoal.loops.reports import Report
+from shoal.metrics_file import read_metrics
 from shoal.runtime import execution
-from shoal.runtime.metrics import read_metrics
 from shoal.runtime.roster import Bounds, RosterEntry, make_roster
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.supervisor import Supervisor
