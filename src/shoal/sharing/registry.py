@@ -100,8 +100,7 @@ class Registry:
             presence.rows_lost = not whole
             return True
 
-        if (known := _PRESENT.pop((self.path, entry.buffer_id), None)) is not None:
-            known.end()
+        self._quiet(entry.buffer_id)
         self._write(entry)
         presence = _PRESENT[self.path, entry.buffer_id] = Presence(alive, min(10.0, self.stale_seconds / 5), come_back)
         return presence
@@ -110,9 +109,8 @@ class Registry:
         """Removes a buffer and its rows, if they still exist. A buffer that another live process holds comes back: it
         has to be deregistered there.
         """
-        folder = self.folder(buffer_id)
         self._quiet(buffer_id)
-        self._remove(folder)
+        self._remove(self.folder(buffer_id))
 
     def hand_over(self, buffer_id: str) -> None:
         """Gives a buffer to the process that made the registry: its rows are served until that process ends."""
@@ -200,6 +198,7 @@ class Registry:
             self._remove(self.path)
 
     def _quiet(self, buffer_id: str) -> None:
+        """Stops this process's signs of life for a buffer."""
         if presence := _PRESENT.pop((self.path, buffer_id), None):
             presence.end()
 
