@@ -42,7 +42,7 @@ settings.load_profile("shoal")
 
 
 def pytest_collection_finish() -> None:
-    """Garbage collections pass over what was imported until now: a million objects that stay until the end."""
+    """Excludes what was imported until now from garbage collection: a million objects that stay until the end."""
     gc.collect()
     gc.freeze()
 

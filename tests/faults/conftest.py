@@ -65,7 +65,7 @@ class Training:
             if value := condition():
                 return value
             assert self.process.poll() is None or condition(), f"ended before {what}:\n{self.output}"
-            time.sleep(0.3)  # looking at all processes takes a while, and others wait for the processor
+            time.sleep(0.3)  # looking at all processes costs time that the run needs
         raise AssertionError(f"no {what} within {seconds} s:\n{self.output}")
 
     def service(self, name: str) -> psutil.Process:

@@ -1,4 +1,4 @@
-"""Actors that hold no network: training ends in order, and goes on when the server dies."""
+"""Actors that hold no network: training stops cleanly, and goes on when the server dies."""
 
 from __future__ import annotations
 

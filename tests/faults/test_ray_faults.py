@@ -70,7 +70,7 @@ def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> 
     assert training.survivors() == []
 
 
-def test_ctrl_c_before_the_first_step_ends_in_order(train: Start) -> None:
+def test_ctrl_c_before_the_first_step_stops_cleanly(train: Start) -> None:
     training = train("train", SCENARIO)
     training.wait_for(lambda: ledger_of(training), "a prepared run")
     training.press_ctrl_c()
@@ -91,7 +91,7 @@ def test_an_impatient_user_leaves_nothing_behind_either(train: Start) -> None:
     assert training.survivors() == []
 
 
-def test_a_run_in_use_is_refused_and_sigterm_ends_it_in_order(train: Start) -> None:
+def test_a_run_in_use_is_refused_and_sigterm_stops_it_cleanly(train: Start) -> None:
     training = train("train", SCENARIO, *ALONE)
     training.wait_for(lambda: ledger_of(training), "a prepared run")
     second = train("resume", "runs/latest")
