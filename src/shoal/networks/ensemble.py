@@ -116,7 +116,8 @@ class EnsembleMLP(nn.Module):
         for number, weight in enumerate(layers):
             if number:
                 x = ACTIVATIONS[self.activation](x)
-            x = torch.bmm(x, weight[:, :-1]) + weight[:, -1:]
+            # Weights and biases in one product: apart, their gradients would have to be put together again.
+            x = torch.bmm(torch.cat((x, torch.ones_like(x[..., :1])), dim=2), weight)
         return x
 
     def take_places(self, shape: torch.Size) -> list[Tensor | None]:
