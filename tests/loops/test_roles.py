@@ -102,7 +102,7 @@ def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:
     plan, ledger = prepared(tmp_path, settings)
     actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
     assert learner.run(updates=1).updates == 0  # nothing collected yet
-    actor.run(seconds=0.3)
+    actor.run(steps=100)
     report = learner.run(updates=20)
     assert report.updates == ledger.updates == 20
     assert ledger[LedgerWord.SAMPLES] == 20 * 32
@@ -119,7 +119,7 @@ def test_a_restarted_learner_has_the_newest_weights(tmp_path: Path) -> None:
     settings = corridor(actors=1, replay={"tolerance": 4000})
     plan, _ = prepared(tmp_path, settings)
     actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
-    actor.run(seconds=0.3)
+    actor.run(steps=100)
     learner.run(updates=10)
     learner.save()
     learner.run(updates=4)  # newer than the checkpoint, on the board only
@@ -183,7 +183,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: 
     settings = corridor(actors=1, algorithm={"learning_rate": 1.0, "gradient_clip": 1e30})
     plan, _ = prepared(tmp_path, settings)
     actor, learner = assembly.build_actor(plan, 0), assembly.build_learner(plan)
-    actor.run(seconds=0.3)
+    actor.run(steps=100)
     for parameter in learner._learner.module.parameters():
         parameter.data.fill_(1e30)
     with pytest.raises(ShoalError, match=r"loss became .* new run with a lower algorithm.learning_rate") as failed:
