@@ -75,9 +75,13 @@ class Optimizer:
         self._state["step"] = torch.zeros((), device=vector.device)
         # A captured step reads its rate from the device. On a CPU a float keeps all of its digits.
         self._rate: float | Tensor = 0.0 if vector.device.type == "cpu" else torch.zeros((), device=vector.device)
+        self._rate_set = 0.0
 
     def set_rate(self, rate: float) -> None:
         """Sets the step size of the next steps."""
+        if rate == self._rate_set:  # most are constant, and a kernel's launch takes longer than this question
+            return
+        self._rate_set = rate
         if isinstance(self._rate, Tensor):
             self._rate.fill_(rate)
         else:
