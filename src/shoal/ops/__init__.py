@@ -10,11 +10,14 @@ from __future__ import annotations
 from shoal.ops.categorical import categorical_loss as categorical_loss
 from shoal.ops.categorical import categorical_projection as categorical_projection
 from shoal.ops.categorical import support as support
+from shoal.ops.continuous_control import SquashedSample as SquashedSample
 from shoal.ops.continuous_control import bootstrap_target as bootstrap_target
 from shoal.ops.continuous_control import clipped_double_q_target as clipped_double_q_target
 from shoal.ops.continuous_control import sigma_ladder as sigma_ladder
 from shoal.ops.continuous_control import smoothed_action as smoothed_action
 from shoal.ops.continuous_control import soft_q_target as soft_q_target
+from shoal.ops.continuous_control import squashed_gaussian as squashed_gaussian
+from shoal.ops.continuous_control import temperature_loss as temperature_loss
 from shoal.ops.distributions import ActionDistribution as ActionDistribution
 from shoal.ops.distributions import Categorical as Categorical
 from shoal.ops.distributions import DiagonalGaussian as DiagonalGaussian
@@ -30,9 +33,6 @@ from shoal.ops.policy_learning import relevance_mask as relevance_mask
 from shoal.ops.priority import importance_weights as importance_weights
 from shoal.ops.schedules import linear_schedule as linear_schedule
 from shoal.ops.schedules import polynomial_schedule as polynomial_schedule
-from shoal.ops.squashed_gaussian import SquashedSample as SquashedSample
-from shoal.ops.squashed_gaussian import squashed_gaussian as squashed_gaussian
-from shoal.ops.squashed_gaussian import temperature_loss as temperature_loss
 from shoal.ops.value_learning import batched_index as batched_index
 from shoal.ops.value_learning import double_q_target as double_q_target
 from shoal.ops.value_learning import double_quantile_target as double_quantile_target
