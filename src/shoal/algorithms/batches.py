@@ -38,10 +38,8 @@ class SequenceBatch(NamedTuple):
     """[T, B]"""
     terminated: Tensor
     """[T, B] bool."""
-    mask: Tensor
-    """[T, B] 1 where a row holds a transition."""
-    first: Tensor
-    """[T + 1, B] bool: where an episode begins within the sequence."""
+    boundary: Tensor
+    """[T + 1, B] STEP or FINAL."""
     behaviour: Tensor
     """[T, B, P]"""
     value: Tensor | None
@@ -53,6 +51,20 @@ class SequenceBatch(NamedTuple):
     target_state: Tensor | None = None
     """As `state`, for the target network, where there is one."""
     weights: None = None
+
+    # Derived on the device: small arrays that are made on the CPU would each be one more copy to it.
+
+    @property
+    def mask(self) -> Tensor:
+        """[T, B] 1 where a row holds a transition."""
+        return (self.boundary[:-1] != FINAL).float()
+
+    @property
+    def first(self) -> Tensor:
+        """[T + 1, B] bool: where an episode begins within the sequence."""
+        first = torch.zeros_like(self.boundary, dtype=torch.bool)
+        first[1:] = self.boundary[:-1] == FINAL
+        return first
 
 
 def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
@@ -71,16 +83,12 @@ def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
 
 def _sequences(data: Sequence, replayed: Tensor) -> SequenceBatch:
     extras = {name: torch.from_numpy(array) for name, array in data.extras.items()}
-    final = torch.from_numpy(data.boundary) == FINAL  # [T + 1, B]
-    first = torch.zeros_like(final)
-    first[1:] = final[:-1]
     return SequenceBatch(
         obs=torch.from_numpy(data.obs),
         action=extras["raw_action"][:-1] if "raw_action" in extras else torch.from_numpy(data.action),
         reward=torch.from_numpy(data.reward),
         terminated=torch.from_numpy(data.terminated),
-        mask=(~final[:-1]).float(),
-        first=first,
+        boundary=torch.from_numpy(data.boundary),
         behaviour=extras["behaviour"][:-1],
         value=extras["value"][:-1] if "value" in extras else None,
         state=extras.get("state"),
@@ -96,7 +104,7 @@ def after_burn_in(
         return batch._replace(target_state=batch.state)
     state = _warm(network, batch, burn_in)
     target_state = _warm(target, batch, burn_in) if target is not None else None
-    names = ("obs", "action", "reward", "terminated", "mask", "first", "behaviour")
+    names = ("obs", "action", "reward", "terminated", "boundary", "behaviour")
     kept = {name: getattr(batch, name)[burn_in:] for name in names}
     value = None if batch.value is None else batch.value[burn_in:]
     return batch._replace(state=state, target_state=target_state, value=value, **kept)
@@ -109,7 +117,8 @@ def _warm(network: ActorCritic, batch: SequenceBatch, burn_in: int) -> Tensor | 
         return None
     state = batch.state.chunk(2, dim=1)
     embedded = network.embed(batch.obs[:burn_in].flatten(0, 1)).view(burn_in, batch.obs.shape[1], -1)
-    for step, first in zip(embedded, batch.first[:burn_in], strict=True):
-        alive = (~first).to(step.dtype).unsqueeze(1)
-        state = network.recur(step, (state[0] * alive, state[1] * alive))
+    for step, boundary in zip(embedded, batch.boundary, strict=False):
+        state = network.recur(step, (state[0], state[1]))
+        alive = (boundary != FINAL).to(step.dtype).unsqueeze(1)  # an episode begins after a final row
+        state = (state[0] * alive, state[1] * alive)
     return torch.cat(state, dim=1)

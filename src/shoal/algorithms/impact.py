@@ -49,10 +49,11 @@ def impact_loss(
     network: ActorCritic, target: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution
 ) -> Loss:
     """Clipped surrogate against the target policy, value error and entropy."""
-    params, values = network.unroll(batch.obs, batch.state, batch.first)
+    mask, first = batch.mask, batch.first
+    params, values = network.unroll(batch.obs, batch.state, first)
     params = params[:-1]
     with torch.no_grad():
-        target_params, target_values = target.unroll(batch.obs, batch.target_state, batch.first)
+        target_params, target_values = target.unroll(batch.obs, batch.target_state, first)
         target_log_prob = distribution.log_prob(target_params[:-1], batch.action)
         behaviour_log_prob = distribution.log_prob(batch.behaviour, batch.action)
         trace = vtrace(
@@ -60,14 +61,14 @@ def impact_loss(
             target_values,
             batch.reward,
             discounts(batch.terminated, config.gamma),
-            batch.mask,
+            mask,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
             lambda_=config.trace_lambda,
         )
         advantages = trace.advantages
         if config.normalize_advantages:
-            advantages = normalized(advantages, batch.mask)
+            advantages = normalized(advantages, mask)
     log_prob = distribution.log_prob(params, batch.action)
     surrogate = clipped_surrogate_loss(
         log_prob,
@@ -77,11 +78,11 @@ def impact_loss(
         epsilon=config.surrogate_clip,
         worker_clip=config.worker_clip,
     )
-    policy = masked_mean(surrogate, batch.mask)
-    value = masked_mean(0.5 * (trace.targets - values[:-1]).square(), batch.mask)
-    entropy = masked_mean(distribution.entropy(params), batch.mask)
+    policy = masked_mean(surrogate, mask)
+    value = masked_mean(0.5 * (trace.targets - values[:-1]).square(), mask)
+    entropy = masked_mean(distribution.entropy(params), mask)
     total = policy + config.value_cost * value - config.entropy_cost * entropy
-    drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), batch.mask)
+    drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), mask)
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "target_kl": drift}
     return Loss(total, None, metrics)
 

@@ -97,7 +97,7 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
     params = params[:-1]
     log_prob = distribution.log_prob(params, batch.action)  # [T, B]
     log_ratio = log_prob.detach() - distribution.log_prob(batch.behaviour, batch.action)
-    used = batch.mask
+    mask = used = batch.mask
     if config.laser.enabled:
         used = used * relevance_mask(distribution.kl(params.detach(), batch.behaviour), config.laser.threshold)
     discount = discounts(batch.terminated, config.gamma)
@@ -105,18 +105,18 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
     trace = vtrace(log_ratio, values, batch.reward, discount, used, lambda_=config.trace_lambda, **clips)
     advantages = normalized(trace.advantages, used) if config.normalize_advantages else trace.advantages
 
-    policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), batch.mask)
-    value = masked_mean(used * 0.5 * (trace.targets - values[:-1]).square(), batch.mask)
-    entropy = masked_mean(used * distribution.entropy(params), batch.mask)
+    policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), mask)
+    value = masked_mean(used * 0.5 * (trace.targets - values[:-1]).square(), mask)
+    entropy = masked_mean(used * distribution.entropy(params), mask)
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "rho": masked_mean(trace.rhos, used)}
     if config.laser.enabled:
-        metrics["laser_used"] = masked_mean(used, batch.mask)
+        metrics["laser_used"] = masked_mean(used, mask)
     if config.clear.enabled:
         assert batch.value is not None
         cloned = used if config.clear.on == "all" else used * batch.replayed
-        policy_clone = masked_mean(cloned * distribution.kl(batch.behaviour, params), batch.mask)
-        value_clone = masked_mean(cloned * (values[:-1] - batch.value).square(), batch.mask)
+        policy_clone = masked_mean(cloned * distribution.kl(batch.behaviour, params), mask)
+        value_clone = masked_mean(cloned * (values[:-1] - batch.value).square(), mask)
         total = total + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
         metrics |= {"clear_policy": policy_clone, "clear_value": value_clone}
     return Loss(total, None, metrics)

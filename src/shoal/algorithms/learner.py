@@ -130,6 +130,7 @@ class GradientLearner:
         self._beta, self._prepare, self.published_whole = beta, prepare, published_whole
         on_gpu = context.device.type == "cuda"
         self._parts = [_Part(objective, context) for objective in objectives]
+        self._periods = [*(part.objective.period for part in self._parts), *(target.period for target in targets)]
         captured = context.compile and on_gpu
         self._run: Callable[..., _Updated] = Captured(self._update, context.device) if captured else self._update
         self._copied = torch.cuda.Event() if on_gpu else None
@@ -148,8 +149,7 @@ class GradientLearner:
         for part in self._parts:
             part.optimizer.set_rate(part.objective.learning_rate(self._updates))
         self._updates += 1
-        periods = (*(part.objective.period for part in self._parts), *(target.period for target in self._targets))
-        done = self._run(batch, *(self._updates % period == 0 for period in periods))
+        done = self._run(batch, *[self._updates % period == 0 for period in self._periods])
         # An objective that was not due keeps its last metrics: every metric is averaged over all updates.
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
