@@ -88,13 +88,30 @@ def test_a_state_of_another_size_is_refused() -> None:
         optimizer.load({}, "it.")
 
 
-def test_a_target_network_moves_by_tau_and_becomes_a_copy() -> None:
-    online = make()
+@pytest.mark.parametrize("flattened", [False, True])
+def test_a_target_network_moves_by_tau_and_becomes_a_copy(flattened: bool) -> None:
+    """Whether the network it follows has its parameters in one vector or apart."""
+    online = make().append(nn.BatchNorm1d(2).double())
     target = copy.deepcopy(online)
+    follows = TargetNetwork(target, online, period=1, tau=0.25)
+    if flattened:
+        FlatParameters(online)
     with torch.no_grad():
         online[0].weight.add_(1.0)
-    follows = TargetNetwork(target, online, period=1, tau=0.25)
+        online[2].bias.add_(4.0)
+        online[3].running_mean.fill_(3.0)  # type: ignore[union-attr]
     follows.move(0.25)
     torch.testing.assert_close(online[0].weight - target[0].weight, torch.full((8, 3), 0.75, dtype=torch.float64))
+    torch.testing.assert_close(online[2].bias - target[2].bias, torch.full((2,), 3.0, dtype=torch.float64))
+    with torch.no_grad():
+        target[0].weight.fill_(torch.nan)
     follows.move(1.0)
-    assert torch.equal(online[0].weight, target[0].weight) and not target[0].weight.requires_grad
+    assert all(torch.equal(value, target.state_dict()[name]) for name, value in online.state_dict().items())
+    assert not target[0].weight.requires_grad
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    module = make()
+    module[0].requires_grad_(False)
+    flat, x = FlatParameters(module), torch.ones(1, 3, dtype=torch.float64)
+    assert flat.vector.numel() == 18 and flat.gradient(module(x).sum()).count_nonzero() > 0

@@ -71,7 +71,7 @@ def weights(learner: Learner) -> torch.Tensor:
 @functools.cache
 def why_no_bfloat16() -> str:
     try:
-        require_bfloat16()
+        require_bfloat16("learner.autocast = true", "false")
     except ConfigError as refused:
         return str(refused)
     return ""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.algorithms import get_algorithm
 from shoal.algorithms.initial_priorities import InitialPriorities
 from shoal.algorithms.interface import Learner, LearnerContext, LearnerState, Outcome, PolicyContext
-from shoal.errors import ConfigError
+from shoal.errors import CheckpointError, ConfigError
 from shoal.types import FINAL, EnvSpec, Sample, Transition
 
 SPEC = EnvSpec("Toy-v0", (4,), "float32", 1, 2, ())
@@ -155,3 +155,15 @@ def test_continuous_actions_are_refused_by_name(name: str) -> None:
     continuous = EnvSpec("Pendulum-v1", (3,), "float32", 1, 0, (1,), (-2.0,), (2.0,))
     with pytest.raises(ConfigError, match=rf"{name}.*discrete.*Pendulum-v1"):
         get_algorithm(name).check(continuous)
+
+
+def test_an_older_checkpoint_from_before_the_first_update_is_read() -> None:
+    """It has no state of the optimiser: torch's own made that at the first step."""
+    learner, twin = make_learner("apex-dqn"), make_learner("apex-dqn")
+    state = learner.state()
+    older = {name: tensor.clone() for name, tensor in state.tensors.items() if not name.startswith("optimizer.")}
+    assert len(older) < len(state.tensors)
+    twin.load_state(state._replace(tensors=older))
+    assert all(torch.equal(older[f"policy.{name}"], value) for name, value in twin.module.state_dict().items())
+    with pytest.raises(CheckpointError, match="missing"):
+        twin.load_state(state._replace(tensors=older, scalars={"learner_updates": 1}))

@@ -5,7 +5,7 @@ on the actors, replay and learner of Ape-X (https://arxiv.org/abs/1803.00933). E
 every target quantile: the full N x N pairing.
 
 Deviations from the papers:
-1. Those of `apex-dqn`, but for the loss.
+1. Those of `apex-dqn`, except the loss.
 2. The next action is chosen by the online network (double), as Ape-X does; QR-DQN uses the target network.
 3. A sample's priority is the size of the error of its mean, not its loss: the same scale as the actors' initial
    priorities.

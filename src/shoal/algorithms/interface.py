@@ -133,7 +133,7 @@ class Learner(Protocol):
         """One update."""
 
     def state(self) -> LearnerState:
-        """A copy of everything that makes the next update."""
+        """Everything that makes the next update; no copy, so save it before the next one."""
 
     def load_state(self, state: LearnerState) -> None:
         """The inverse of `state`."""

@@ -202,9 +202,12 @@ class GradientLearner:
     def load_state(self, state: LearnerState) -> None:
         for name, network in self._networks.items():
             load_module(network, state.tensors, f"{name}.")
-        for part in self._parts:
-            part.optimizer.load(state.tensors, f"{part.objective.saved_as}.")
         self._updates = int(state.scalars["learner_updates"])
+        for part in self._parts:
+            prefix = f"{part.objective.saved_as}."
+            # Older checkpoints have no state of an optimiser that has made no step.
+            if self._updates or any(name.startswith(prefix) for name in state.tensors):
+                part.optimizer.load(state.tensors, prefix)
         if isinstance(self._run, Captured):
             self._run.forget()
 
@@ -232,7 +235,7 @@ class _Part:
         self.gradient: Callable[[Any], Gradient] = self._gradient
         if context.compile and not on_gpu:
             self.gradient = Compiled(self._gradient)
-        # A CUDA graph would keep for ever what autocast remembers of the weights.
+        # A CUDA graph would keep what autocast remembers of the weights, and never see new ones.
         self._casting = {"enabled": context.autocast, "cache_enabled": not (context.compile and on_gpu)}
 
     def _gradient(self, batch: Any) -> Gradient:

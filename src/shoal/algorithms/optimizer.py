@@ -6,7 +6,7 @@ gradients in another, clipping and the optimiser are a handful of operations, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -25,20 +25,19 @@ class FlatParameters:
     """Parameters and gradients of a module, moved into one vector each. The module keeps working, on views."""
 
     def __init__(self, module: nn.Module) -> None:
-        """The module must already be on its device."""
-        self.parameters = list(module.parameters())
-        self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        """The module must already be on its device. Parameters that need no gradient stay where they are."""
+        self.parameters = [one for one in module.parameters() if one.requires_grad]
+        self.vector = _into_one_vector(self.parameters)
         self.grad = torch.zeros_like(self.vector)
         self._ensembles = [one for one in module.modules() if isinstance(one, EnsembleMLP)]
-        sizes = [parameter.numel() for parameter in self.parameters]
-        parts = zip(self.parameters, self.vector.split(sizes), self.grad.split(sizes), strict=True)
-        for parameter, data, grad in parts:
-            parameter.data, parameter.grad = data.view_as(parameter), grad.view_as(parameter)
+        for parameter, grad in zip(self.parameters, _split_like(self.grad, self.parameters), strict=True):
+            parameter.grad = grad
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss as one vector, valid until the next call. Parameters it does not depend on get 0."""
         if torch.compiler.is_compiling():
-            return torch.cat([one.reshape(-1) for one in torch.autograd.grad(loss, self.parameters)])
+            found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+            return torch.cat([one.reshape(-1) for one in found])
         for ensemble in self._ensembles:
             ensemble.write_gradients_in_place(True)
         try:
@@ -51,6 +50,29 @@ class FlatParameters:
             if gradient.data_ptr() != parameter.grad.data_ptr():
                 parameter.grad.copy_(gradient)
         return self.grad
+
+
+def _into_one_vector(parameters: Sequence[Tensor]) -> Tensor:
+    """Moves parameters into one vector. They become views of it."""
+    vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, part in zip(parameters, _split_like(vector, parameters), strict=True):
+        parameter.data = part
+    return vector
+
+
+def _split_like(vector: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    parts = vector.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+
+
+def _as_one_vector(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The same memory as one vector, where the parameters lie one behind the other; else the parameters."""
+    first, end = parameters[0].detach(), parameters[0].data_ptr()
+    for parameter in parameters:
+        if parameter.data_ptr() != end:
+            return list(parameters)
+        end += parameter.numel() * parameter.element_size()
+    return [first.as_strided((sum(parameter.numel() for parameter in parameters),), (1,))]
 
 
 def clip_gradient(gradient: Tensor, largest: float | None) -> Tensor:
@@ -137,12 +159,19 @@ class TargetNetwork:
         period: updates between two moves.
         tau: how far it moves towards the network; 1 copies it.
         """
-        target.requires_grad_(False)
-        self._target: list[Tensor] = list(target.parameters())
+        self._target: list[Tensor] = list(target.requires_grad_(False).parameters())
         self._online: list[Tensor] = list(online.parameters())
+        self._buffers: tuple[list[Tensor], list[Tensor]] = (list(target.buffers()), list(online.buffers()))
+        _into_one_vector(self._target)
         self.period, self.tau = period, tau
 
     @torch.no_grad()
     def move(self, tau: float) -> None:
-        """Moves the parameters by `tau` of the way; buffers stay."""
-        torch._foreach_lerp_(self._target, self._online, tau)
+        """Moves the parameters by `tau` of the way; 1 copies them, and the buffers."""
+        target, online = self._target, _as_one_vector(self._online)
+        if len(online) == 1:  # a GPU needs less time for one vector than for a list
+            target = _as_one_vector(target)
+        if tau == 1.0:
+            torch._foreach_copy_([*target, *self._buffers[0]], [*online, *self._buffers[1]])
+        else:
+            torch._foreach_lerp_(target, online, tau)

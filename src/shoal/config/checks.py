@@ -82,7 +82,9 @@ def check_environment(settings: RunSettings) -> EnvSpec:
     if settings.actor.inference == "served":
         _ = plan.inference_device
     if settings.actor.precision == "bfloat16":
-        require_bfloat16()
+        require_bfloat16("actor.precision = bfloat16", "float32")
+    if settings.learner.autocast and device.type == "cpu":
+        require_bfloat16("learner.autocast = true", "false")
     return plan.spec
 
 

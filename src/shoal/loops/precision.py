@@ -19,12 +19,12 @@ assert torch.isfinite(network(torch.ones(16, 4, 84, 84, dtype=torch.bfloat16)).f
 """
 
 
-def require_bfloat16() -> None:
-    """Refuses `actor.precision = bfloat16` where it would kill the actors."""
+def require_bfloat16(setting: str, instead: str) -> None:
+    """Refuses a setting where computing in bfloat16 would kill the process; `instead` is the value to use."""
     trial = subprocess.run([sys.executable, "-c", _TRIAL], capture_output=True, text=True, check=False)
     if trial.returncode:
         how = f"signal {-trial.returncode}" if trial.returncode < 0 else trial.stderr.strip().splitlines()[-1]
         raise ConfigError(
-            f"actor.precision = bfloat16 does not work on this machine (a trial ended with {how}). Use float32; or, "
-            "if its processor only lacks AMX, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment and try again."
+            f"{setting} does not work on this machine (a trial ended with {how}). Use {instead}; or, if its "
+            "processor only lacks AMX, set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment and try again."
         )

@@ -44,7 +44,7 @@ class LearnerSettings(_Section):
 
     batch_size: int = Field(256, ge=1, le=65_536, description="Draws per update.")
     batch: BatchSettings = BatchSettings()
-    autocast: bool = Field(False, description="Compute in bfloat16 where it is safe; for GPUs.")
+    autocast: bool = Field(False, description="Compute in bfloat16 where it is safe; faster on GPUs.")
     device: str = Field("auto", description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …")
     threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
     prefetch: int = Field(0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 (none) suits small rows.")
