@@ -169,9 +169,10 @@ class TargetNetwork:
     def move(self, tau: float) -> None:
         """Moves the parameters by `tau` of the way; 1 copies them, and the buffers."""
         target, online = self._target, _as_one_vector(self._online)
-        if len(online) == 1:  # a GPU needs less time for one vector than for a list
+        if len(online) == 1:
             target = _as_one_vector(target)
+        for mine, theirs in zip(target, online, strict=True):
+            mine.lerp_(theirs, tau) if tau < 1.0 else mine.copy_(theirs)
         if tau == 1.0:
-            torch._foreach_copy_([*target, *self._buffers[0]], [*online, *self._buffers[1]])
-        else:
-            torch._foreach_lerp_(target, online, tau)
+            for mine, theirs in zip(*self._buffers, strict=True):
+                mine.copy_(theirs)
