@@ -14,8 +14,8 @@ from tests.cli.conftest import Shoal
 from shoal.cli.share import launch_folder, next_commands, plain_words
 from shoal.cli.share_plan import ShareOptions, announce, choose, load_runs, open_registry, plan
 from shoal.cli.share_worker import WorkerSpec
-from shoal.config.sb3_scenario import load_sb3_scenario
 from shoal.errors import ConfigError
+from shoal.sharing.sb3_settings import Sb3Settings
 
 pytest.importorskip("stable_baselines3")
 
@@ -108,7 +108,7 @@ def test_seeds_names_gpus_and_threads(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(run.environment["OMP_NUM_THREADS"] == "2" and run.target_steps == 500 for run in runs)
     assert all("SHOAL_REGISTRY" not in run.environment for run in runs)
     specs = [WorkerSpec(**json.loads((run.folder / "spec.json").read_text())) for run in runs]
-    assert [load_sb3_scenario(Path(spec.scenario), spec.overrides).seed for spec in specs] == [7, 8, 9]
+    assert [Sb3Settings.model_validate(spec.sb3).seed for spec in specs] == [7, 8, 9]
     assert all(spec.registry is None and spec.launcher == os.getpid() for spec in specs)
 
 
@@ -121,7 +121,8 @@ def test_runs_of_shoal_take_part(tmp_path: Path) -> None:
         own, sb3 = (WorkerSpec(**json.loads(spec.read_text())) for spec in specs)
         assert "seed=42" in own.overrides and "stop.steps=900" in own.overrides
         assert {f"share.registry={registry.path}", "share.ratio=0.5", "share.strategy=self_heavy"} <= set(own.overrides)
-        assert sb3.overrides == ["seed=43", "total_timesteps=900"] and sb3.registry == str(registry.path)
+        assert own.sb3 is None and sb3.sb3 is not None and sb3.registry == str(registry.path)
+        assert (sb3.sb3["seed"], sb3.sb3["total_timesteps"]) == (43, 900)
     assert not registry.path.exists()
 
 

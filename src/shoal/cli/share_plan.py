@@ -139,6 +139,7 @@ def plan(
             launcher=os.getpid(),
             registry=None if registry is None else str(registry.path),
             group=group,
+            sb3=None if one.sb3 is None else one.sb3.model_dump(mode="json"),
             scenario=str(one.scenario),
             overrides=(*one.overrides, *_shoal_sharing(one, options, registry)),
         )

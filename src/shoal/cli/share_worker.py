@@ -13,10 +13,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -37,7 +37,8 @@ class WorkerSpec:
         launcher: process id of the launcher; when it is not the parent any more, the run stops.
         registry: the registry's folder; None to train alone.
         group: W&B's group; None for no W&B.
-        scenario, overrides: its settings.
+        sb3: the settings of a Stable-Baselines3 run: its scenario's file may have changed since they were checked.
+        scenario, overrides: of a run of Shoal's own algorithms.
     """
 
     run_id: str
@@ -45,8 +46,9 @@ class WorkerSpec:
     launcher: int
     registry: str | None
     group: str | None
-    scenario: str
-    overrides: Sequence[str]
+    sb3: Mapping[str, Any] | None = None
+    scenario: str = ""
+    overrides: Sequence[str] = ()
 
 
 def main(path: Path) -> int:
@@ -58,11 +60,10 @@ def main(path: Path) -> int:
     with StopSignals() as signals:  # first, so that no signal is lost while everything is loaded
         signals.listen(stop.set)
         threading.Thread(target=_watch_launcher, args=(spec.launcher, over), daemon=True).start()
-        from shoal.config.sb3_scenario import is_sb3_scenario
         from shoal.errors import ShoalError
 
         try:
-            return _run_sb3(spec, stop) if is_sb3_scenario(Path(spec.scenario)) else _run_shoal(spec, stop)
+            return _run_sb3(spec, stop) if spec.sb3 is not None else _run_shoal(spec, stop)
         except ShoalError as error:
             print(f"Error: {error}", file=sys.stderr, flush=True)
             return 1
@@ -93,18 +94,20 @@ def _free_registry(path: Path) -> None:
 
 def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
     """A run of Stable-Baselines3."""
-    from shoal.config.sb3_scenario import dump_sb3_yaml, load_sb3_scenario
+    from shoal.config.sb3_scenario import dump_sb3_yaml
+    from shoal.errors import UnsafePath
     from shoal.metrics_file import read_whole_lines
     from shoal.runtime.metrics import MetricsLog
     from shoal.runtime.run_folder import RunFolder
+    from shoal.sharing.sb3_settings import Sb3Settings
     from shoal.sharing.sb3_summary import Sb3Summary
 
-    settings = load_sb3_scenario(Path(spec.scenario), spec.overrides)
     folder = RunFolder(Path(spec.folder))
     with folder.lock():
-        folder.write_run_json(seed=settings.seed, command=sys.argv, algo=settings.algo, env_id=settings.env.id)
-        folder.config_yaml.write_text(dump_sb3_yaml(settings), encoding="utf-8")
         try:
+            settings = Sb3Settings.model_validate(spec.sb3)
+            folder.write_run_json(seed=settings.seed, command=sys.argv, algo=settings.algo, env_id=settings.env.id)
+            folder.config_yaml.write_text(dump_sb3_yaml(settings), encoding="utf-8")
             from shoal.sharing.sb3_worker import train
 
             with _registered(spec, settings, stop), MetricsLog(folder.path, wandb=_wandb(spec, settings)) as log:
@@ -113,7 +116,9 @@ def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
                 summary = train(settings, folder.path, log.write, stop.is_set)
         except BaseException as error:
             traceback.print_exc()
-            last = (read_whole_lines(folder.metrics_jsonl) or [{"step": 0, "wall": 0.0}])[-1]
+            last: dict[str, Any] = {"step": 0, "wall": 0.0}
+            with contextlib.suppress(OSError, UnsafePath):
+                last = [last, *read_whole_lines(folder.metrics_jsonl)][-1]
             said = f"{type(error).__name__}: {error}"
             summary = Sb3Summary("failed", env_steps=last["step"], wall_seconds=last["wall"], error=said)
         folder.write_json("summary.json", summary)

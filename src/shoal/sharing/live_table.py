@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.errors import UnsafePath
-from shoal.metrics_file import METRICS_FILE, read_lines
+from shoal.metrics_file import METRICS_FILE, read_whole_lines
 
 _TAIL_BYTES = 32_768
 _PACE_ROWS = 10
@@ -74,7 +74,7 @@ def read_row(name: str, algorithm: str, folder: Path, state: str, target: int | 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, UnsafePath):
-        return [line.values for line in read_lines(path, last_bytes=_TAIL_BYTES) if line.values is not None]
+        return read_whole_lines(path, last_bytes=_TAIL_BYTES)
     return []
 
 
