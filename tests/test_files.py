@@ -57,6 +57,12 @@ def test_documents_that_are_none(tmp_path: Path, damage: Damage) -> None:
     assert read_object(tmp_path / "file") == {}
 
 
+@pytest.mark.parametrize("value", ["!!bool maybe", "!!int ''", "!!int x", "!!timestamp x", "!!binary é", "{", "*a"])
+def test_yaml_that_is_none(tmp_path: Path, value: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"replay: {{keep: {value}}}")
+    assert read_object(tmp_path / "config.yaml") == {}
+
+
 def test_ordinary_files_are_as_ever(tmp_path: Path) -> None:
     with open_file(tmp_path / "file", "a", encoding="utf-8") as file:
         file.write("ä")

@@ -64,7 +64,8 @@ def _read_yaml(path: Path) -> Any:
 
     try:
         return yaml.safe_load(read_file(path))
-    except (RecursionError, UnsafePath, yaml.YAMLError) as error:
+    except (RecursionError, UnsafePath, yaml.YAMLError, LookupError, AttributeError) as error:
+        # The last two: PyYAML does not check that a value fits its tag, as in `!!bool maybe` or `!!timestamp x`.
         raise ValueError(str(error)) from error
 
 
