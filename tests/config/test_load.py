@@ -174,6 +174,14 @@ def test_what_belongs_to_another_algorithm_is_said_to() -> None:
         settings_for(ENV, "impala", ["algorithm.epsilon_base=0.3"])
 
 
+def test_other_names_of_a_setting_are_understood_but_not_proposed() -> None:
+    found = settings_for(ENV, "impala", ["replay.selectors=[{type: elite}]", "replay.selectors.0.lambda=3"])
+    assert found.replay.selectors[0].candidates == 3
+    with pytest.raises(UnknownName, match=r"Did you mean 'algorithm\.trace_lambda'\?"):
+        settings_for(ENV, "impala", ["lambda=0.9"])
+    assert "lambda" not in refused("replay.selectors=3")
+
+
 def test_a_name_like_none_is_told_where_to_look() -> None:
     assert refused("zzz=1") == "Unknown setting 'zzz'. `shoal config apex-dqn` shows all settings."
 

@@ -34,12 +34,19 @@ class Fields(Generic[Settings]):
         model: the settings' class.
         algo: the algorithm.
         own: the sections whose model depends on the algorithm, by name.
+        refused: why some names cannot be set, by dotted name.
         leaves: every setting that has a value, by dotted name.
         sections: every group of settings, by dotted name.
     """
 
-    def __init__(self, model: type[Settings], algo: str, own: Mapping[str, type[BaseModel]]) -> None:
-        self.model, self.algo, self.own = model, algo, own
+    def __init__(
+        self,
+        model: type[Settings],
+        algo: str,
+        own: Mapping[str, type[BaseModel]],
+        refused: Mapping[str, str] = types.MappingProxyType({}),
+    ) -> None:
+        self.model, self.algo, self.own, self.refused = model, algo, own, refused
         self.leaves: dict[str, FieldInfo] = {}
         self.sections: dict[str, type[BaseModel]] = {}
         self._add("", model)
@@ -94,14 +101,20 @@ class Fields(Generic[Settings]):
         """The setting that a plain value for a whole section stands for: `clear=true` is `clear.enabled=true`."""
         return getattr(self.sections.get(section), "SHORTHAND", None)
 
-    def unknown(self, name: str) -> UnknownName:
+    def unknown(self, name: str) -> ConfigError:
         """The error for a name that no setting has."""
+        for one, reason in self.refused.items():
+            if f".{one}".endswith(f".{name}"):
+                return ConfigError(f"{one} cannot be set: {reason}.")
         first = name.removeprefix("algorithm.").partition(".")[0]
         owners = [algo for algo, one in ALGORITHMS.items() if first in one.config.model_fields]
         near = self._nearest(name)
         hint = f"Did you mean {near!r}?" if near else ""
         if self.algo not in ALGORITHMS:
-            return UnknownName("setting", name, () if near else self.leaves, hint)
+            section = name.rpartition(".")[0]
+            inside = f"{section}." if section in self.sections else ""
+            known = sorted(one.removeprefix(inside) for one in self.leaves if one.startswith(inside))
+            return UnknownName("setting", name, (), hint or f"Known: {', '.join(known)}.")
         if owners and self.algo not in owners:
             hint = f"It belongs to {_listed(owners)}, not to {self.algo}."
         return UnknownName("setting", name, (), f"{hint} `shoal config {self.algo}` shows all settings.".lstrip())
@@ -143,18 +156,23 @@ def _inside(info: FieldInfo, rest: Key) -> FieldInfo | None:
         return info if all(isinstance(part, str) for part in rest) else None
     if len(rest) != 2 or not isinstance(rest[0], int):
         return None
-    return _entry_fields(info.annotation).get(str(rest[1]))
+    return _entry_fields(info.annotation, aliases=True).get(str(rest[1]))
 
 
-def _entry_fields(annotation: Any) -> dict[str, FieldInfo]:
-    """The settings that the entries of a list can have, of all their types; empty for other fields."""
+def _entry_fields(annotation: Any, *, aliases: bool = False) -> dict[str, FieldInfo]:
+    """The settings that the entries of a list can have, of all their types; empty for other fields.
+
+    Args:
+        annotation: the list's type.
+        aliases: include other names for settings.
+    """
     if get_origin(annotation) not in (tuple, list):
         return {}
     entries = [one for one in _members(get_args(annotation)[0]) if isclass(one) and issubclass(one, BaseModel)]
     found: dict[str, FieldInfo] = {}
     for entry in entries:
-        aliases = getattr(entry, "ALIASES", {}).items()
-        fields = {**entry.model_fields, **{alias: entry.model_fields[name] for alias, name in aliases}}
+        others = getattr(entry, "ALIASES", {}) if aliases else {}
+        fields = {**entry.model_fields, **{alias: entry.model_fields[name] for alias, name in others.items()}}
         found = {**found, **fields, **found}  # the first entry that has a field describes it
     if len(entries) > 1:  # a union: the type tells them apart
         tags = tuple(entry.model_fields["type"].default for entry in entries)

@@ -61,9 +61,8 @@ def dump_sb3_yaml(settings: Sb3Settings) -> str:
 
 
 def _fields(algo: str) -> Fields[Sb3Settings]:
-    """What can be set: the hyper-parameters are the arguments of the algorithm's class. The fixed ones are known too,
-    to be refused with the reason.
-    """
-    arguments: dict[str, Any] = {name: (Any, None) for name in (*hyperparameter_names(algo), *FIXED)}
+    """What can be set: the hyper-parameters are the arguments of the algorithm's class."""
+    arguments: dict[str, Any] = {name: (Any, None) for name in hyperparameter_names(algo)}
     section = create_model("Hyperparameters", __doc__="Arguments of the class.", **arguments)
-    return Fields(Sb3Settings, algo, {"hyperparameters": section})
+    refused = {f"hyperparameters.{name}": reason for name, reason in FIXED.items()}
+    return Fields(Sb3Settings, algo, {"hyperparameters": section}, refused)

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 _CONTRIB = frozenset({"QRDQN", "TQC"})
 FIXED = {
+    "policy": "it is set by policy",
+    "env": "it is set by env",
+    "seed": "it is set by --base-seed",
     "verbose": "the run's log.txt is kept short",
     "tensorboard_log": "curves are in the run's folder",
     "replay_buffer_class": "it is Shoal's",
 }
-"""Arguments of the classes that cannot be set, and why."""
+"""Arguments of the classes that are no hyper-parameters, and why."""
 _NOISES = {"normal": "NormalActionNoise", "ornstein-uhlenbeck": "OrnsteinUhlenbeckActionNoise"}
 _GAMMA = 0.99
 """The default of every algorithm of Stable-Baselines3."""
@@ -39,21 +42,18 @@ def sb3_class(algo: str) -> Any:
 
 
 def hyperparameter_names(algo: str) -> list[str]:
-    """What the algorithm's class takes, without what is fixed or has a setting of its own."""
+    """What the algorithm's class takes, without what is fixed."""
     parameters = inspect.signature(sb3_class(algo).__init__).parameters
-    others = {"self", *Sb3Settings.model_fields, *FIXED}
-    return [name for name in parameters if name not in others and name[0] != "_"]
+    return [name for name in parameters if name not in ("self", *FIXED) and name[0] != "_"]
 
 
 def check_hyperparameters(settings: Sb3Settings) -> list[ConfigError]:
-    """What cannot be set, and what is wrong with values that YAML has no type for."""
-    fixed = settings.hyperparameters.keys() & FIXED.keys()
-    problems = [ConfigError(f"hyperparameters.{name} cannot be set: {FIXED[name]}.") for name in fixed]
+    """What is wrong with values that YAML has no type for."""
     try:
         _prepared(settings.hyperparameters, 1)
+        return []
     except ConfigError as error:
-        problems.append(error)
-    return problems
+        return [error]
 
 
 def make_vec_env(settings: Sb3EnvSettings, most_steps: int | None = None) -> VecEnv:
