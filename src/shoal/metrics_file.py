@@ -1,7 +1,7 @@
 """`metrics.jsonl`, the numbers of a run: its only writer and its only reader.
 
 A line is a JSON object with `step` (environment steps), `wall` (seconds of training) and a number for each metric; null
-stands for a number that was not finite. Runs get killed and disks fill up: a line is written whole or not at all, and
+stands for a number that was not finite. Whatever else is not a number is read as null. Runs get killed and disks fill up: a line is written whole or not at all, and
 readers can tell whole lines from damaged ones.
 """
 
@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,14 +124,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _values(text: bytes) -> dict[str, Any] | None:
-    """None unless it is an object with a step, a time, and numbers or nulls for the rest."""
+    """None unless it is an object with a step and a time."""
     row = None
     with contextlib.suppress(ValueError, RecursionError):
-        row = json.loads(text, parse_constant=lambda name: None)  # NaN, which other writers may use, is null
-    if not isinstance(row, dict) or not all(value is None or _is_number(value) for value in row.values()):
+        row = json.loads(text)
+    if not isinstance(row, dict) or not all(_is_number(row.get(name)) for name in _RESERVED):
         return None
-    return row if all(row.get(name) is not None for name in _RESERVED) else None
+    return {name: value if _is_number(value) else None for name, value in row.items()}

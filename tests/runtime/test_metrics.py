@@ -108,7 +108,7 @@ NO_METRICS = [
     b'{"step": 1}',
     b'{"step": "1", "wall": 2.0}',
     b'{"step": 1, "wall": NaN}',
-    b'{"step": 1, "wall": 2.0, "eval/mean_reward": "high"}',
+    b'{"step": 1, "wall": true}',
     b'{"step": null, "wall": 2.0}',
     b"\xff\xfe\x00",
     b"[" * 100_000,
@@ -139,6 +139,14 @@ def test_no_metrics_are_none_and_a_folder_is_refused(tmp_path: Path) -> None:
         read_metrics(path)
     (said,) = repair(RunFolder(tmp_path))
     assert "metrics.jsonl is damaged: it is not an ordinary file; it is set aside as metrics.jsonl." in said
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "true", '"high"', "[1]", "{}", "1" + "0" * 400])
+def test_what_is_no_number_is_null_and_the_line_stays(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1, "wall": 2.0, "train/loss": {value}, "eval/mean_reward": 3}}\n')
+    assert read_metrics(path) == [{"step": 1, "wall": 2.0, "train/loss": None, "eval/mean_reward": 3}]
+    assert repair(RunFolder(tmp_path)) == []
 
 
 def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
