@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -118,7 +119,13 @@ AnySelector = UniformSettings | NewestSettings | QueueSettings | PrioritizedSett
 _TYPES: dict[str, type[_Entry]] = {kind.model_fields["type"].default: kind for kind in get_args(AnySelector)}
 
 
-def _own_settings(entry: Any) -> Any:
+def _own_settings(entries: Any) -> Any:
+    if not isinstance(entries, list | tuple):
+        return entries
+    return [_own_entry(entry, f"replay.selectors.{index}") for index, entry in enumerate(entries)]
+
+
+def _own_entry(entry: Any, place: str) -> Any:
     """An entry as its model takes it.
 
     Understands the entries of elite_buffer_vtrace, other names for a setting, and a missing type. A setting of another
@@ -133,18 +140,20 @@ def _own_settings(entry: Any) -> Any:
         return data
     for alias, name in _Scored.ALIASES.items():
         if alias in data and name in data:
-            raise ConfigError(f"{alias} and {name} are the same setting: give one of them.")
+            raise ConfigError(f"{place}: {alias} and {name} are the same setting: give one of them.")
         if alias in data:
             data[name] = data.pop(alias)
     for name in data.keys() - model.model_fields.keys():
         owners = {kind: other for kind, other in _TYPES.items() if name in other.model_fields}
         if owners and data[name] != next(iter(owners.values())).model_fields[name].default:
-            found = f"{name} = {data[name]} has no effect on {data['type']}"
-            raise ConfigError(f"replay.selectors: {found}; it belongs to {' and '.join(owners)}.")
+            value = data[name] if isinstance(data[name], str) else json.dumps(data[name], default=str)
+            found = f"{place}.{name} = {value} has no effect on {data['type']}"
+            raise ConfigError(f"{found}; it belongs to {' and '.join(owners)}.")
         if owners:
             del data[name]
     return data
 
 
-SelectorSettings = Annotated[AnySelector, Field(discriminator="type"), BeforeValidator(_own_settings)]
-"""One way to choose rows, and its share of every batch."""
+_OneSelector = Annotated[AnySelector, Field(discriminator="type")]
+SelectorList = Annotated[tuple[_OneSelector, ...], BeforeValidator(_own_settings)]
+"""Ways to choose rows, each with its share of every batch."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import ConfigError
-from shoal.replay.selector_settings import AnySelector, PrioritizedSettings, QueueSettings, SelectorSettings
+from shoal.replay.selector_settings import AnySelector, PrioritizedSettings, QueueSettings, SelectorList
 from shoal.replay.shares import check_ratios, shares
 from shoal.types import Array
 
@@ -33,7 +33,7 @@ class ReplaySettings(BaseModel):
         8.0, gt=0, description="How often a step is drawn on average; null lets actors and learner run free."
     )
     tolerance: float | None = Field(None, gt=0, description="Allowed lead of either side, in draws; null picks one.")
-    selectors: tuple[SelectorSettings, ...] = Field(
+    selectors: SelectorList = Field(
         (PrioritizedSettings(),), min_length=1, description="Ways to choose rows, with their ratios."
     )
     path: Path | None = Field(None, description="Folder for the shards; null: shared memory, else disk.")
