@@ -124,6 +124,15 @@ def test_an_evaluation_is_written_at_the_steps_of_its_weights(tmp_path: Path) ->
     assert [row["step"] for row in judged] == [summary.env_steps] and summary.eval_return_mean == 25.0
 
 
+def test_an_execution_without_evaluations_keeps_the_earlier_result(tmp_path: Path) -> None:
+    settings = corridor(stop={"steps": 400}, replay={"keep": True})
+    folder, _ = run(tmp_path, settings)
+    row = {"step": 400, "wall": 1.0, "eval/mean_reward": 0.5, "eval/std_reward": 0.0}
+    folder.metrics_jsonl.write_text(json.dumps(row) + "\n")
+    _, summary = run(tmp_path, settings, folder)
+    assert (summary.eval_return_mean, summary.eval_return_std) == (0.5, 0.0)
+
+
 def test_judging_the_final_weights_does_not_count_as_slow_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,8 +215,8 @@ def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     judged = [row for row in read_whole_lines(folder.metrics_jsonl) if row.get("eval/mean_reward") is not None]
     if not judged or not math.isnan(summary.eval_return_mean):
         return summary
-    mean, std = float(judged[-1]["eval/mean_reward"]), float(judged[-1].get("eval/std_reward") or math.nan)
-    return replace(summary, eval_return_mean=mean, eval_return_std=std)
+    mean, std = judged[-1]["eval/mean_reward"], judged[-1].get("eval/std_reward")
+    return replace(summary, eval_return_mean=float(mean), eval_return_std=math.nan if std is None else float(std))
 
 
 def _is_complete(settings: RunSettings, summary: Summary, before: int) -> bool:
