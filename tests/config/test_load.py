@@ -233,6 +233,10 @@ def test_a_name_of_several_settings_lists_them() -> None:
         ("device=gpu", "learner.device = 'gpu' cannot be used: it must be auto, cpu, cuda or cuda:N."),
         ("replay.selectors=[]", "replay.selectors = [] cannot be used: it must be a list that is not empty"),
         (
+            "learning_rate_end=1e-5",
+            "learning_rate_end = 1e-05 is never reached, because schedule_updates = 0: set schedule_updates.",
+        ),
+        (
             "replay.selectors=[{type: best}]",
             "replay.selectors.0.type = 'best' cannot be used: it must be one of uniform,",
         ),

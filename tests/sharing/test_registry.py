@@ -223,6 +223,7 @@ def test_an_entry_that_nobody_should_write_is_named_and_passed_over(group: Regis
     SICK[damage](group.folder(bad) / "entry.json")
     look = group.look()
     assert [entry.buffer_id for entry in look.entries] == [good] and list(look.damaged) == [bad]
+    assert "pydantic" not in look.damaged[bad]
     assert look.damaged[bad].isprintable() and len(look.damaged[bad]) < 400
     assert group.entry(bad) is None
     age(group, bad)

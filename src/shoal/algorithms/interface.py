@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
 from shoal.ops import polynomial_schedule
@@ -44,6 +44,13 @@ class AlgorithmConfig(BaseModel):
     )
     schedule_updates: int = Field(0, ge=0, description="Updates until the step size has fallen; 0 keeps it constant.")
     schedule_power: float = Field(1.0, gt=0, description="1: it falls in a straight line; 2: faster at first.")
+
+    @model_validator(mode="after")
+    def _end_is_reached(self) -> Self:
+        if self.learning_rate_end and not self.schedule_updates:
+            end = f"learning_rate_end = {self.learning_rate_end:g}"
+            raise ValueError(f"{end} is never reached, because schedule_updates = 0: set schedule_updates")
+        return self
 
     def schedule(self, learning_rate: float) -> Callable[[int], float]:
         """The step size that starts at `learning_rate`, by the number of updates."""

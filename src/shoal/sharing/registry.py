@@ -27,7 +27,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from shoal.errors import ConfigError
 from shoal.files import read_file
@@ -139,7 +139,7 @@ class Registry:
                 except FileNotFoundError:  # being made or removed
                     continue
                 except UNREADABLE as error:
-                    found.damaged[folder.name] = f"its entry.json cannot be read ({one_line(repr(error))})"
+                    found.damaged[folder.name] = f"its entry.json cannot be read ({one_line(_reason(error))})"
         return found
 
     def entry(self, buffer_id: str) -> SharedBuffer | None:
@@ -309,3 +309,11 @@ def _put(path: Path, data: Any) -> None:
     building = path.with_name(f"{path.name}.{os.getpid()}")
     building.write_text(json.dumps(data, indent=1))
     building.rename(path)
+
+
+def _reason(error: Exception) -> str:
+    """Why an entry cannot be read, without the web address that pydantic adds."""
+    if not isinstance(error, ValidationError):
+        return repr(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
