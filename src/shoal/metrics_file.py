@@ -1,8 +1,8 @@
 """`metrics.jsonl`, the numbers of a run: its only writer and its only reader.
 
 A line is a JSON object with `step` (environment steps), `wall` (seconds of training) and a number for each metric; null
-stands for a number that was not finite. Whatever else is not a number is read as null. Runs get killed and disks fill up: a line is written whole or not at all, and
-readers can tell whole lines from damaged ones.
+stands for a number that was not finite, and values that are no numbers are read as null. Runs get killed and disks fill
+up: a line is written whole or not at all, and readers can tell whole lines from damaged ones.
 """
 
 from __future__ import annotations

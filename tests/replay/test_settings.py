@@ -75,7 +75,7 @@ def test_lambda_is_another_word_for_candidates() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"type": "fifo", "alpha": None}, r"^replay\.selectors\.0\.alpha = null has no effect on fifo; it belongs to pri"),
+        ({"type": "fifo", "alpha": None}, r"^replay\.selectors\.0\.alpha = null has no effect on fifo; it belongs"),
         ({"type": "fifo", "strategy": 1}, "strategy = 1 has no effect on fifo; it belongs to elite"),
         ({"type": "uniform", "on_full": "drop"}, "on_full = drop .* belongs to fifo and circular"),
         ({"type": "prioritized", "capacity": 5}, "capacity = 5 has no effect on prioritized"),
