@@ -149,8 +149,8 @@ class Run:
 
     def make_policy(self, lanes: int = 1) -> Policy:
         """A policy with the run's weights, for `lanes` environments at once."""
-        seat = PolicyContext(lanes=lanes, seed=self.settings.seed)
-        policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, seat)
+        context = PolicyContext(lanes=lanes, seed=self.settings.seed)
+        policy = self.settings.definition.make_policy(self.settings.algorithm, self.spec, context)
         load_module(policy.module, self._weights.tensors, "policy.")
         return policy
 

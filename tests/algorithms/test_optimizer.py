@@ -1,4 +1,4 @@
-"""One vector of parameters trains as separate ones do, with torch's own optimisers as the reference."""
+"""One vector of parameters trains as separate ones do, with torch's own optimizers as the reference."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_loading_a_state_dict_changes_the_vector() -> None:
     assert (flat.vector[:24] == 7.0).all()
 
 
-def test_a_checkpoint_of_torchs_own_optimiser_is_read() -> None:
+def test_a_checkpoint_of_torchs_own_optimizer_is_read() -> None:
     """Of one parameter, number 0: how older checkpoints named its state."""
     optimizer = Optimizer(torch.zeros(4), "adam", 1e-6)
     older = {"it.0.step": torch.tensor(7.0), "it.0.exp_avg": torch.ones(4), "it.0.exp_avg_sq": torch.full((4,), 2.0)}

@@ -1,4 +1,4 @@
-"""ComparedRun folders with the curves a test wants."""
+"""Run folders with the curves a test wants."""
 
 from __future__ import annotations
 

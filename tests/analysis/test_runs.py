@@ -1,4 +1,4 @@
-"""ComparedRun folders as a comparison sees them."""
+"""Run folders as a comparison sees them."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def test_an_evaluation_is_written_at_the_steps_of_its_weights(tmp_path: Path) ->
     cut = {"max_episode_steps": 25, "every_steps": 10_000}
     settings = corridor(env={"id": "tests.fakes:TestEndless-v0"}, stop={"steps": 400}, evaluation=cut)
     folder, summary = run(tmp_path, settings)
-    judged = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
-    assert [row["step"] for row in judged] == [summary.env_steps] and summary.eval_return_mean == 25.0
+    evaluated = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
+    assert [row["step"] for row in evaluated] == [summary.env_steps] and summary.eval_return_mean == 25.0
 
 
 def test_an_execution_without_evaluations_keeps_the_earlier_result(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_execution_without_evaluations_keeps_the_earlier_result(tmp_path: Pat
     assert (summary.eval_return_mean, summary.eval_return_std) == (0.5, 0.0)
 
 
-def test_judging_the_final_weights_does_not_count_as_slow_training(
+def test_evaluating_the_final_weights_does_not_count_as_slow_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = evaluator.play

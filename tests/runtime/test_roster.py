@@ -74,9 +74,9 @@ def test_a_role_is_one_more_entry(
     entry = RosterEntry("tally", Tally, tallying, count=2)
     monkeypatch.setattr(execution, "make_roster", lambda plan: (*make_roster(plan), entry))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "src"), str(ROOT))))  # for Ray's workers
-    ends = Supervisor.outcome
+    ends = Supervisor.status
     # A busy machine may take longer to restart a process than the run takes.
-    monkeypatch.setattr(Supervisor, "outcome", lambda self: ends(self) if worked_often(folder) else None)
+    monkeypatch.setattr(Supervisor, "status", lambda self: ends(self) if worked_often(folder) else None)
     folder = RunFolder.create(tmp_path, "Corridor", "apex-dqn", datetime.now())
     summary = execution.execute(corridor(runtime=runtime, report_seconds=1), folder)
     assert summary.status == "finished" and summary.restarts == (runtime == "ray")

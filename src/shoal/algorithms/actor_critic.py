@@ -47,7 +47,7 @@ class ActorCriticConfig(AlgorithmConfig):
     burn_in: int = Field(0, ge=0, le=1024, description="Steps before them that only warm up the LSTM.")
     learning_rate: LearningRate = 1e-3
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="What turns gradients into steps.")
-    optimizer_epsilon: float = Field(1e-5, gt=0, description="The optimiser's epsilon.")
+    optimizer_epsilon: float = Field(1e-5, gt=0, description="The optimizer's epsilon.")
     gradient_clip: float = Field(10.0, gt=0, description="Largest norm of the gradient.")
     entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy, which keeps the policy curious.")
     value_cost: float = Field(0.5, ge=0, description="Weight of the value loss.")
@@ -164,8 +164,8 @@ def sequence_algorithm(
         records_value: whether the policy records the value of each observation.
     """
 
-    def make_policy(config: ActorCriticConfig, spec: EnvSpec, seat: PolicyContext) -> Policy:
-        return ActorCriticPolicy(config, spec, seat, value=records_value(config))
+    def make_policy(config: ActorCriticConfig, spec: EnvSpec, context: PolicyContext) -> Policy:
+        return ActorCriticPolicy(config, spec, context, value=records_value(config))
 
     return Algorithm(
         name=name,
@@ -191,19 +191,21 @@ def sequence_algorithm(
 class ActorCriticPolicy:
     """Draws from the network's distribution and records it."""
 
-    def __init__(self, config: ActorCriticConfig, spec: EnvSpec, seat: PolicyContext, *, value: bool = False) -> None:
+    def __init__(
+        self, config: ActorCriticConfig, spec: EnvSpec, context: PolicyContext, *, value: bool = False
+    ) -> None:
         """Args:
         config: hyper-parameters.
         spec: the environment.
-        seat: which actor this is.
+        context: which actor this is.
         value: whether to record the value too.
         """
         self._network = make_network(config, spec).eval()
         self._distribution = make_distribution(spec)
         self._bounds = None if spec.num_actions else ActionBounds(spec, drop_fixed=False)
-        self._value, self._feature = value, seat.record_features
+        self._value, self._feature = value, context.record_features
         self._device = torch.device("cpu")
-        self._generator = torch.Generator().manual_seed(seat.seed)
+        self._generator = torch.Generator().manual_seed(context.seed)
         self._recorded: dict[str, Array] = {}
 
     @property

@@ -74,15 +74,15 @@ class Module(nn.Module):
 class PricingPolicy:
     """An exploring policy that computes initial priorities of its own steps."""
 
-    def __init__(self, config: Config, spec: EnvSpec, seat: PolicyContext) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, context: PolicyContext) -> None:
         self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
-        ladder = sigma_ladder(seat.actors * seat.lanes, config.noise_max, config.noise_min)
+        ladder = sigma_ladder(context.actors * context.lanes, config.noise_max, config.noise_min)
         # Each actor gets its share of bold and careful lanes.
-        noise = GaussianNoise(ladder[seat.index :: seat.actors], config.noise_correlation)
-        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, seat)
-        self._priorities = InitialPriorities(seat.lanes, config.n_step, config.gamma)
-        self._taken: Array = np.zeros(seat.lanes, np.float32)
-        self._best: Array = np.zeros(seat.lanes, np.float32)
+        noise = GaussianNoise(ladder[context.index :: context.actors], config.noise_correlation)
+        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, context)
+        self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
+        self._taken: Array = np.zeros(context.lanes, np.float32)
+        self._best: Array = np.zeros(context.lanes, np.float32)
 
     @property
     def module(self) -> nn.Module:

@@ -111,7 +111,9 @@ def value_algorithm(
         check=lambda spec: require_kind(spec, name, "discrete"),
         columns=lambda config, spec: (Column("priority", "float32"),),
         make_view=lambda config, schema: NStepView(schema, config.n_step, config.gamma),
-        make_policy=lambda config, spec, seat: EpsilonGreedyPolicy(make_network(config, spec), config, spec, seat),
+        make_policy=lambda config, spec, context: EpsilonGreedyPolicy(
+            make_network(config, spec), config, spec, context
+        ),
         make_learner=make_learner,
         actions="discrete",
         defaults={

@@ -18,7 +18,7 @@ Inputs = TypeVar("Inputs", bound=NamedTuple)
 Output = TypeVar("Output")
 
 WARM_UP = 3
-"""Updates run as usual before one is captured: libraries choose their kernels, the optimiser makes its state."""
+"""Updates run as usual before one is captured: libraries choose their kernels, the optimizer makes its state."""
 
 
 class Captured(Generic[Inputs, Output]):

@@ -124,10 +124,10 @@ def critic_network(config: ContinuousConfig, spec: EnvSpec, members: int = 1, ou
     return CriticNetwork(*shape, config.critic_hidden, config.activation, members=members, outputs=outputs)
 
 
-def noisy_policy(config: NoiseConfig, spec: EnvSpec, seat: PolicyContext) -> Policy:
+def noisy_policy(config: NoiseConfig, spec: EnvSpec, context: PolicyContext) -> Policy:
     """A deterministic policy that explores with Gaussian noise, the same in all lanes."""
-    noise = GaussianNoise(np.full(seat.lanes, config.noise), config.noise_correlation)
-    return ExploringPolicy(policy_network(config, spec), noise, as_it_is, spec, seat)
+    noise = GaussianNoise(np.full(context.lanes, config.noise), config.noise_correlation)
+    return ExploringPolicy(policy_network(config, spec), noise, as_it_is, spec, context)
 
 
 class Networks(NamedTuple):
@@ -171,7 +171,7 @@ def continuous_learner(
         policy_delay: updates of the critics for one of the policy.
         policy_target: whether targets use a slower copy of the policy.
         policy_gradient_bound: see `Objective.gradient_bound`.
-        extra: more to learn with the policy, by the same optimiser.
+        extra: more to learn with the policy, by the same optimizer.
         module: what is published, if it is more than the policy.
     """
     device = context.device

@@ -35,22 +35,24 @@ class EpsilonGreedyPolicy:
         network: nn.Module,
         config: EpsilonConfig,
         spec: EnvSpec,
-        seat: PolicyContext,
+        context: PolicyContext,
     ) -> None:
         """Args:
         network: maps observations to action values [N, A], or to [N, A, quantiles], whose means they are.
         config: hyper-parameters.
         spec: the environment.
-        seat: which actor this is.
+        context: which actor this is.
         """
         self._network = network.eval()
         self._num_actions = spec.num_actions
-        ladder = epsilon_ladder(seat.actors * seat.lanes, config.epsilon_base, config.epsilon_exponent)
-        self._epsilon = ladder[seat.index :: seat.actors]  # each actor gets its share of curious and careful lanes
-        self._rng = np.random.default_rng(seat.seed)
-        self._priorities = InitialPriorities(seat.lanes, config.n_step, config.gamma)
-        self._taken: Array = np.zeros(seat.lanes, np.float32)
-        self._best: Array = np.zeros(seat.lanes, np.float32)
+        ladder = epsilon_ladder(context.actors * context.lanes, config.epsilon_base, config.epsilon_exponent)
+        self._epsilon = ladder[
+            context.index :: context.actors
+        ]  # each actor gets its share of curious and careful lanes
+        self._rng = np.random.default_rng(context.seed)
+        self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
+        self._taken: Array = np.zeros(context.lanes, np.float32)
+        self._best: Array = np.zeros(context.lanes, np.float32)
 
     @property
     def module(self) -> nn.Module:

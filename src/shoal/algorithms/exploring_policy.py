@@ -55,16 +55,18 @@ def as_it_is(out: Array, rng: np.random.Generator) -> Array:
 class ExploringPolicy:
     """Acts with a policy network: exploring as its algorithm does, uniformly until something was learned."""
 
-    def __init__(self, network: PolicyNetwork, explore: Act, greedy: Act, spec: EnvSpec, seat: PolicyContext) -> None:
+    def __init__(
+        self, network: PolicyNetwork, explore: Act, greedy: Act, spec: EnvSpec, context: PolicyContext
+    ) -> None:
         """Args:
         network: maps observations to what `explore` and `greedy` turn into actions.
         explore: how an actor acts.
         greedy: how the evaluator does.
         spec: the environment.
-        seat: which actor this is.
+        context: which actor this is.
         """
         self._network, self._explore, self._greedy = network.eval(), explore, greedy
-        self._bounds, self._rng = ActionBounds(spec), np.random.default_rng(seat.seed)
+        self._bounds, self._rng = ActionBounds(spec), np.random.default_rng(context.seed)
 
     @property
     def module(self) -> nn.Module:

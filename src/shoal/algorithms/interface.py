@@ -29,7 +29,7 @@ from shoal.types import Array, EnvSpec, Sample
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer."""
-LearningRate = Annotated[float, Field(gt=0, le=1, description="The optimiser's step size at the start.")]
+LearningRate = Annotated[float, Field(gt=0, le=1, description="The optimizer's step size at the start.")]
 
 
 class AlgorithmConfig(BaseModel):
@@ -60,7 +60,7 @@ class AlgorithmConfig(BaseModel):
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """Which of the run's actors a policy serves; exploration may differ from seat to seat."""
+    """Which of the run's actors a policy serves; exploration may differ between actors."""
 
     index: int = 0
     actors: int = 1
@@ -129,7 +129,7 @@ class Learner(Protocol):
     """Updates the weights from samples."""
 
     published_whole: bool
-    """Whether `module` is all that is learned; targets and optimisers may be older. False: there are also critics, say,
+    """Whether `module` is all that is learned; targets and optimizers may be older. False: there are also critics, say,
     which fit only the policy of the same update."""
 
     @property

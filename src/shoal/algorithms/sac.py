@@ -100,8 +100,8 @@ def policy_loss(
     return Loss(loss, None, metrics)
 
 
-def make_policy(config: Config, spec: EnvSpec, seat: PolicyContext) -> Policy:
-    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, seat)
+def make_policy(config: Config, spec: EnvSpec, context: PolicyContext) -> Policy:
+    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, context)
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:

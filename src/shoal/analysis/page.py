@@ -56,7 +56,7 @@ def _page(comparison: Comparison, picture: bytes, command: str, folder: Path) ->
         f'<img alt="Learning curves over steps and over seconds" src="data:image/png;base64,{image}">',
         _table(groups_table(comparison)),
         _table(threshold) if threshold else "",
-        f"<h2>Mind</h2>{_list('warning', cautions)}" if cautions else "",
+        f"<h2>Warnings</h2>{_list('warning', cautions)}" if cautions else "",
         "<h2>What the numbers are</h2><dl>",
         *(f"<dt>{html.escape(one)}</dt><dd>{html.escape(text)}</dd>" for one, text in definitions(comparison).items()),
         "</dl>",

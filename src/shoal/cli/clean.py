@@ -62,33 +62,33 @@ def clean(
     """
     from shoal.replay.storage import gib
 
-    found = sorted(find_held(runs), key=lambda held: (held.state, held.path))
+    found = sorted(find_left_replays(runs), key=lambda left: (left.state, left.path))
     if not found:
         typer.echo("No replay is held: nothing to free.")
         return
-    for held in found:
-        run = "(unknown run)" if held.run is None else relative(held.run)
-        typer.echo(f"{gib(held.nbytes):>10}  {held.state:<9}  {run}  {held.path}  ({_MEANING[held.state]})")
-    chosen = [held for held in found if held.state == "dead"]
-    wanted = [held for held in found if held.state in ("resumable", "kept", "gone")]
+    for left in found:
+        run = "(unknown run)" if left.run is None else relative(left.run)
+        typer.echo(f"{gib(left.nbytes):>10}  {left.state:<9}  {run}  {left.path}  ({_MEANING[left.state]})")
+    chosen = [left for left in found if left.state == "dead"]
+    wanted = [left for left in found if left.state in ("resumable", "kept", "gone")]
     if not dry_run and wanted and _agreed(wanted, everything, yes):
         chosen += wanted
     if dry_run:
-        typer.echo(f"\nWould free {gib(sum(held.nbytes for held in chosen))}.")
+        typer.echo(f"\nWould free {gib(sum(left.nbytes for left in chosen))}.")
         return
-    freed = sum(held.nbytes for held in chosen if _removed(held))
+    freed = sum(left.nbytes for left in chosen if _removed(left))
     typer.echo(f"\nFreed {gib(freed)}.")
     if wanted and wanted[0] not in chosen:
         typer.echo(f"{len(wanted)} that can still be of use stay: `shoal clean --all` frees them, too.")
 
 
-def find_held(runs: Path) -> Iterator[LeftReplay]:
+def find_left_replays(runs: Path) -> Iterator[LeftReplay]:
     """Every replay of this user on shared memory, and those on disk that belong to, or lie in, the runs of a folder."""
     from shoal.replay.storage import replay_folders, sharing_folders
 
     pointed = dict(_pointed(runs))
     for path in dict.fromkeys([*replay_folders(), *sharing_folders(), *pointed]):
-        yield _held(path, pointed.get(path))
+        yield _look_at(path, pointed.get(path))
 
 
 def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
@@ -107,7 +107,7 @@ def _pointed(runs: Path) -> Iterator[tuple[Path, Path]]:
                 yield path, run.path
 
 
-def _held(path: Path, run: Path | None) -> LeftReplay:
+def _look_at(path: Path, run: Path | None) -> LeftReplay:
     """Looks at a replay or a registry. `run`, if given, is the run that uses it: its owner.json may be out of date."""
     from shoal.replay.storage import folder_bytes
     from shoal.runtime.replay_folder import owner_of
@@ -157,22 +157,22 @@ def _agreed(wanted: list[LeftReplay], everything: bool, yes: bool) -> bool:
 
     if not sys.stdin.isatty() or (everything and yes):
         return everything
-    size = gib(sum(held.nbytes for held in wanted))
+    size = gib(sum(left.nbytes for left in wanted))
     return typer.confirm(f"\nAlso remove {len(wanted)} replays that can still be of use ({size})?", default=False)
 
 
-def _removed(held: LeftReplay) -> bool:
+def _removed(left: LeftReplay) -> bool:
     """Removes a replay while holding its lock, so that no run starts to use it. Writes nothing elsewhere."""
     from shoal.runtime.run_folder import RunFolder
 
     try:
-        if _held(held.path, held.run).state == "live":
+        if _look_at(left.path, left.run).state == "live":
             raise RunInUse("a run has started to use it.")
-        with RunFolder(held.path).lock():
-            shutil.rmtree(held.path)
+        with RunFolder(left.path).lock():
+            shutil.rmtree(left.path)
         return True
     except ShoalError as error:
-        typer.echo(f"Left {held.path}: {error}", err=True)
+        typer.echo(f"Left {left.path}: {error}", err=True)
     except OSError as error:
-        typer.echo(f"Cannot remove {held.path}: {error.strerror}.", err=True)
+        typer.echo(f"Cannot remove {left.path}: {error.strerror}.", err=True)
     return False

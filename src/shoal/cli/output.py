@@ -54,11 +54,11 @@ def duration(seconds: float) -> str:
 
 def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:
     """Prints the result of a training run, and commands to try next."""
-    judged = f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}"
+    evaluated = f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}"
     goal = f" (goal {settings.stop.mean_return:g})" if settings.stop.mean_return is not None else ""
     rate = f" at {summary.steps_per_second:,.0f} a second" if math.isfinite(summary.steps_per_second) else ""
     rows = {
-        "evaluation": (judged if math.isfinite(summary.eval_return_mean) else "none yet") + goal,
+        "evaluation": (evaluated if math.isfinite(summary.eval_return_mean) else "none yet") + goal,
         "steps": f"{summary.env_steps:,}{rate}",
         "updates": f"{summary.updates:,}",
         "time": duration(summary.wall_seconds),

@@ -151,7 +151,7 @@ def plan(
 
 
 def announce(candidates: Sequence[Candidate], options: ShareOptions, folder: Path) -> Iterator[str]:
-    """What is about to happen."""
+    """Lines for the user: the runs, how they share, and what about it may surprise."""
     algorithms = ", ".join(f"{count} {name}" for name, count in Counter(one.algorithm for one in candidates).items())
     how = f"{options.strategy}, ratio {options.ratio:g}" if options.sharing else "local_only: nothing is shared"
     yield f"{len(candidates)} runs ({algorithms}), {how}; logs and results in {relative(folder)}"

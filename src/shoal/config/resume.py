@@ -11,7 +11,7 @@ from shoal.config.values import shown
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 
-_NETWORKS = "the weights, the optimiser and the collected steps belong to it"
+_NETWORKS = "the weights, the optimizer and the collected steps belong to it"
 _SHARDS = "the replay is laid out for it"
 _LEARNING = "it would change what is being learned half-way"
 _COUNTS = "the rate limiter counts from the run's first step"

@@ -66,7 +66,7 @@ class Actor:
         self._begin_stream()
 
     def run(self, *, seconds: float | None = None, steps: int | None = None) -> ActorReport:
-        """Collects for so many seconds or vector steps, or until the run stops."""
+        """Collects until `seconds` have passed, `steps` vector steps are taken, or the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         taken, waited, ticks, pause = 0, 0.0, 0, SHORTEST_WAIT

@@ -1,6 +1,6 @@
 """Checkpoints: one safetensors file each, written whole or not at all, and never unpickled.
 
-A file holds every tensor of a learner (weights, target weights, optimiser state) and, in its header, one JSON text with
+A file holds every tensor of a learner (weights, target weights, optimizer state) and, in its header, one JSON text with
 everything else, under a SHA-256 over both. It is written under a temporary name, synced and renamed, so a kill at any
 moment leaves the old files and perhaps one complete new one.
 
@@ -45,7 +45,7 @@ class CheckpointState:
     Attributes:
         updates: learner updates so far; names the file.
         tensors: every tensor by a flat name, on any device; loaded ones are on the CPU.
-        info: everything else, JSON-able with string keys (env_steps, weights_version, rng, optimiser scalars, ...).
+        info: everything else, JSON-able with string keys (env_steps, weights_version, rng, optimizer scalars, ...).
             Tuples come back as lists; integers of any size, NaN and infinities survive.
         path: the file it was loaded from.
         skipped: one line for each newer checkpoint that could not be used; show them to the user.

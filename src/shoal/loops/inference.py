@@ -61,7 +61,12 @@ class InferenceServer:
         self._batches = 0
 
     def run(self, *, seconds: float | None = None, batches: int | None = None) -> InferenceReport:
-        """Answers for so many seconds; or pending requests in so many batches at most; or until the run stops."""
+        """Answers requests until the run stops.
+
+        Args:
+            seconds: the longest time to work.
+            batches: the most batches to answer; returns when no request is pending.
+        """
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         before, served, waited, looks = self._batches, 0, 0.0, 0

@@ -80,7 +80,7 @@ class LearnerLoop:
         self._saved_at = time.monotonic()
 
     def run(self, *, seconds: float | None = None, updates: int | None = None) -> LearnerReport:
-        """Learns for so many seconds or updates, or until the run stops."""
+        """Learns until `seconds` have passed, `updates` updates are done, or the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         done, waited, stale, aged = 0, 0.0, 0.0, 0

@@ -31,7 +31,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 200e-6
 
 
 def pause(looks: int) -> None:
-    """Waits before the next look at a counter, after so many looks without a change."""
+    """Waits before the next look at a counter, longer after more `looks` without a change."""
     if looks < SPINS:
         time.sleep(0)
     else:
@@ -49,7 +49,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a mailbox holds for each of so many lanes."""
+    """What a mailbox holds for each of its lanes."""
 
     lanes: int
     obs: Column

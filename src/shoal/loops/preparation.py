@@ -32,7 +32,7 @@ UNUSABLE = "unusable"
 
 
 def needed_bytes(plan: Plan, roles: int) -> int:
-    """Bytes that a run with so many roles takes of shared memory: what `prepare` makes."""
+    """Bytes that a run with this number of roles takes of shared memory: what `prepare` makes."""
     settings, info = plan.settings, _shard_info(plan, "")
     columns = (reserved_bytes(column.nbytes * info.rows * info.lanes) for column in info.schema.columns)
     words = reserved_bytes(WORDS * 8)
@@ -142,7 +142,7 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
 
 
 def _network(plan: Plan) -> nn.Module:
-    # A policy has the same weights. A learner would import its optimiser, which takes seconds.
+    # A policy has the same weights. A learner would import its optimizer, which takes seconds.
     context = PolicyContext(lanes=plan.settings.env.lanes)
     return plan.settings.definition.make_policy(plan.settings.algorithm, plan.spec, context).module
 

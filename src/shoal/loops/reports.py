@@ -26,7 +26,7 @@ class Report:
 
 @dataclass(frozen=True)
 class ActorReport(Report):
-    """What one actor did."""
+    """Steps and episodes of one actor since its last report."""
 
     index: int
     steps: int
@@ -43,7 +43,7 @@ class ActorReport(Report):
 
 @dataclass(frozen=True)
 class InferenceReport(Report):
-    """What the inference server did."""
+    """Requests answered since the last report."""
 
     batches: int
     observations: int
@@ -64,7 +64,7 @@ class InferenceReport(Report):
 
 @dataclass(frozen=True)
 class LearnerReport(Report):
-    """What the learner did."""
+    """Updates since the last report, and what they read."""
 
     updates: int
     seconds: float

@@ -14,7 +14,7 @@ from shoal.loops.reports import Report
 
 
 class Role(Protocol):
-    """Works in bounded pieces, so that whoever calls it keeps control."""
+    """Works in bounded pieces, so that the caller keeps control."""
 
     def run(self, *args: Any, **bounds: Any) -> Report | None:
         """Works until a bound is reached or the run stops. The bounds are the role's own: seconds, steps, updates.

@@ -26,7 +26,7 @@ LARGEST_VERSION = 2**32 - 1
 
 
 def board_bytes(size: int) -> int:
-    """Bytes of a board for so many weights."""
+    """Bytes of a board for this number of weights."""
     return max(1, size) * 8
 
 
@@ -113,7 +113,7 @@ class BoardModule:
         """Args:
         module: the network, on its final device.
         path: of the board.
-        in_place: on the CPU, the network shall live in the vector that is read, so that nothing is copied again.
+        in_place: on the CPU, the network's weights are views of the vector that is read: no second copy is made.
             Nothing else may flatten it.
         """
         self._tensors = _weights_of(module)

@@ -22,7 +22,7 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
 
 class ObservationNorm(nn.Module):
-    """(obs - mean) * scale, clipped. Whoever keeps the statistics sets the buffers."""
+    """(obs - mean) * scale, clipped. The learner, which keeps the statistics, sets the buffers."""
 
     mean: Tensor
     scale: Tensor
@@ -38,7 +38,7 @@ class ObservationNorm(nn.Module):
 
     @property
     def variance(self) -> Tensor:
-        """As it was set."""
+        """The observations' variance, computed from `scale`; [F] float64."""
         return self.scale.double().pow(-2) - NORM_EPSILON
 
     @torch.no_grad()

@@ -31,7 +31,7 @@ class Block(NamedTuple):
 class Scratch:
     """Blocks that are reused, and so stay in the processor's cache; new memory would miss it at every line.
 
-    Whoever takes blocks owns them until they are given back. Blocks that are never given back are freed as usual.
+    The caller owns the blocks it takes until it gives them back. Blocks that are never given back are freed as usual.
     """
 
     def __init__(self) -> None:

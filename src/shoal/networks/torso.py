@@ -22,7 +22,7 @@ MIN_IMAGE = 36
 class MLP(nn.Module):
     """Linear layers, each followed by the activation, the last one too.
 
-    Without layers (`hidden=()`) it only flattens, and leaves the dtype to whoever comes next.
+    Without layers (`hidden=()`) it only flattens, and leaves the dtype as it is.
 
     Args:
         in_features: number of values in one observation, whatever its shape.

@@ -1,6 +1,6 @@
 """Pace: who may go on. An actor asks before every vector step, the learner before every batch.
 
-A pace reads counters and never waits itself: whoever is refused asks again a little later. The rules are pure
+A pace reads counters and never waits itself: a caller that is refused asks again a little later. The rules are pure
 (`rate_limiter`, `back_pressure`); here they meet the counters of a run.
 """
 

@@ -203,7 +203,7 @@ def _announce(plan: Plan, needed: int) -> Iterator[str]:
     steps = f"{settings.replay.capacity:,} steps of {plan.schema.bytes_per_step:,} bytes"
     yield f"replay: {steps}; {gib(needed)} with weights and counts, in {plan.paths.replay}"
     if settings.learner.compile and plan.learner_device.type == "cpu":
-        yield "learner.compile: a kind of update is compiled when it first comes; nothing is learned for 10 to 40 s"
+        yield "learner.compile: the first update of each kind is compiled; learning pauses for 10 to 40 s"
     others = [other for other in replay_folders() if other != plan.paths.replay and not in_use(other)]
     if others:
         held = sum(folder_bytes(other) for other in others)
@@ -212,10 +212,10 @@ def _announce(plan: Plan, needed: int) -> Iterator[str]:
 
 def _with_earlier_evaluation(summary: Summary, folder: RunFolder) -> Summary:
     """An execution without evaluations keeps the result of the one before it."""
-    judged = [row for row in read_whole_lines(folder.metrics_jsonl) if row.get("eval/mean_reward") is not None]
-    if not judged or not math.isnan(summary.eval_return_mean):
+    evaluated = [row for row in read_whole_lines(folder.metrics_jsonl) if row.get("eval/mean_reward") is not None]
+    if not evaluated or not math.isnan(summary.eval_return_mean):
         return summary
-    mean, std = judged[-1]["eval/mean_reward"], judged[-1].get("eval/std_reward")
+    mean, std = evaluated[-1]["eval/mean_reward"], evaluated[-1].get("eval/std_reward")
     return replace(summary, eval_return_mean=float(mean), eval_return_std=math.nan if std is None else float(std))
 
 

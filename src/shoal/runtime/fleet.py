@@ -19,7 +19,7 @@ class Fleet(Protocol):
     def end_training(self) -> None:
         """Ends the roles that train, which have been told to stop."""
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """Lets the other roles do their last pieces of work."""
 
     def end(self) -> None:
@@ -29,19 +29,19 @@ class Fleet(Protocol):
 def supervise(supervisor: Supervisor, fleet: Fleet) -> Status:
     """Works until the supervisor says how the run ended, and ends it."""
     try:
-        while (outcome := supervisor.outcome()) is None:
+        while (status := supervisor.status()) is None:
             fleet.work(trains=True)
             supervisor.record_if_due()
             fleet.work(trains=False)
             supervisor.tick()
-        if outcome == "finished":
+        if status == "finished":
             supervisor.ledger[LedgerWord.STOP] = WIND_DOWN  # cuts an evaluation under way
             fleet.end_training()  # the final weights are published
-            supervisor.doing = "judging the final weights"
-            fleet.judge()
+            supervisor.doing = "evaluating the final weights"
+            fleet.evaluate()
             supervisor.doing = ""
-            outcome = supervisor.outcome() or outcome
-        return outcome
+            status = supervisor.status() or status
+        return status
     finally:
         supervisor.ledger[LedgerWord.STOP] = HALT
         fleet.end()

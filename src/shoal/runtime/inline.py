@@ -39,7 +39,7 @@ class _InlineFleet:
     def end_training(self) -> None:
         self._end([pair for pair in self._roles if pair[0].trains])
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         self._supervisor.show()
         self.work(trains=False)
 

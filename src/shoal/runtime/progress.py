@@ -88,24 +88,24 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def update(self, status: Snapshot) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Takes the newest numbers. Cheap: it shows them only when it is time to."""
         if self._quiet or not self._open:
             return
-        previous, self._last = self._last, status
+        previous, self._last = self._last, snapshot
         now = time.monotonic()
-        if self._live is None and _evaluated(previous, status):
-            result = f"{_number(status.eval_return)}{_goal(status)}"
-            steps = status.env_steps if status.eval_steps is None else status.eval_steps
+        if self._live is None and _evaluated(previous, snapshot):
+            result = f"{_number(snapshot.eval_return)}{_goal(snapshot)}"
+            steps = snapshot.env_steps if snapshot.eval_steps is None else snapshot.eval_steps
             self._line(f"{steps:,} steps | evaluation: return {result}")
         if now < self._next:
             return
         if self._live is None:
-            self._line(plain_line(status))
-            self._printed = status
+            self._line(plain_line(snapshot))
+            self._printed = snapshot
             self._next = now + self._interval
         else:
-            self._draw(self._live, status)
+            self._draw(self._live, snapshot)
             self._next = now + _REFRESH_S
 
     def note(self, text: str) -> None:
@@ -152,9 +152,9 @@ class Progress:
         except OSError:
             self._quiet = True
 
-    def _draw(self, live: Live, status: Snapshot) -> None:
+    def _draw(self, live: Live, snapshot: Snapshot) -> None:
         try:
-            live.update(_view(self._title, status), refresh=True)
+            live.update(_view(self._title, snapshot), refresh=True)
         except OSError:  # the terminal was closed; the run, perhaps under nohup, goes on
             self._quiet = True
 
@@ -163,88 +163,88 @@ def _again(count: int, text: str) -> str:
     return f"{text.partition(chr(10))[0]} … again ({count - 1:,} more)"
 
 
-def plain_line(status: Snapshot) -> str:
+def plain_line(snapshot: Snapshot) -> str:
     """A snapshot as one line; what is unknown is left out."""
-    target = f" of {status.target_steps:,} ({_percent(status)})" if status.target_steps else ""
+    target = f" of {snapshot.target_steps:,} ({_percent(snapshot)})" if snapshot.target_steps else ""
     numbers = {
-        "{} steps/s": _rate(status.steps_per_second),
-        "{} updates/s": _rate(status.updates_per_second),
-        "return {}": _number(status.train_return),
-        "eval {}": _number(status.eval_return),
-        "loss {}": _number(status.loss),
-        "staleness {}": _number(status.staleness),
-        "replay {}": _replay_fill(status),
+        "{} steps/s": _rate(snapshot.steps_per_second),
+        "{} updates/s": _rate(snapshot.updates_per_second),
+        "return {}": _number(snapshot.train_return),
+        "eval {}": _number(snapshot.eval_return),
+        "loss {}": _number(snapshot.loss),
+        "staleness {}": _number(snapshot.staleness),
+        "replay {}": _replay_fill(snapshot),
     }
     parts = [
-        f"{status.env_steps:,} steps{target}",
+        f"{snapshot.env_steps:,} steps{target}",
         *(form.format(text) for form, text in numbers.items() if text != _UNKNOWN),
-        f"{status.restarts} restart{'s' if status.restarts > 1 else ''}" if status.restarts else "",
-        f"bottleneck: {status.bottleneck}" if status.bottleneck else "",
-        f"ETA {_clock(seconds)}" if (seconds := eta(status)) is not None else f"{_clock(status.elapsed)} elapsed",
-        status.note,
+        f"{snapshot.restarts} restart{'s' if snapshot.restarts > 1 else ''}" if snapshot.restarts else "",
+        f"bottleneck: {snapshot.bottleneck}" if snapshot.bottleneck else "",
+        f"ETA {_clock(seconds)}" if (seconds := eta(snapshot)) is not None else f"{_clock(snapshot.elapsed)} elapsed",
+        snapshot.note,
     ]
     return " | ".join(part for part in parts if part)
 
 
-def eta(status: Snapshot) -> float | None:
+def eta(snapshot: Snapshot) -> float | None:
     """Seconds until `target_steps` at the present speed; None when either is unknown."""
-    if not status.target_steps or not _known(status.steps_per_second) or not status.steps_per_second:
+    if not snapshot.target_steps or not _known(snapshot.steps_per_second) or not snapshot.steps_per_second:
         return None
-    return max(0.0, status.target_steps - status.env_steps) / status.steps_per_second
+    return max(0.0, snapshot.target_steps - snapshot.env_steps) / snapshot.steps_per_second
 
 
-def _view(title: str, status: Snapshot) -> Group:
-    steps = Text(f"{status.env_steps:,}")
-    if status.target_steps:
-        filled = round(_BAR_CELLS * min(1.0, status.env_steps / status.target_steps))
-        steps.append(f" / {status.target_steps:,}  ")
+def _view(title: str, snapshot: Snapshot) -> Group:
+    steps = Text(f"{snapshot.env_steps:,}")
+    if snapshot.target_steps:
+        filled = round(_BAR_CELLS * min(1.0, snapshot.env_steps / snapshot.target_steps))
+        steps.append(f" / {snapshot.target_steps:,}  ")
         steps.append("━" * filled, style="green").append("━" * (_BAR_CELLS - filled), style="bright_black")
-        steps.append(f" {_percent(status)}")
-    steps.append(f"   {_rate(status.steps_per_second)}/s   {_clock(status.elapsed)} elapsed")
-    if (seconds := eta(status)) is not None:
+        steps.append(f" {_percent(snapshot)}")
+    steps.append(f"   {_rate(snapshot.steps_per_second)}/s   {_clock(snapshot.elapsed)} elapsed")
+    if (seconds := eta(snapshot)) is not None:
         steps.append(f"   ETA {_clock(seconds)}")
-    returns = Text(f"train {_number(status.train_return)}   eval ")
-    returns.append(_number(status.eval_return), style="bold").append(_goal(status))
-    learning = f"loss {_number(status.loss)}   staleness {_number(status.staleness)}"
+    returns = Text(f"train {_number(snapshot.train_return)}   eval ")
+    returns.append(_number(snapshot.eval_return), style="bold").append(_goal(snapshot))
+    learning = f"loss {_number(snapshot.loss)}   staleness {_number(snapshot.staleness)}"
     rows = {
         "steps": steps,
-        "updates": Text(f"{status.updates:,}   {_rate(status.updates_per_second)}/s   {learning}"),
+        "updates": Text(f"{snapshot.updates:,}   {_rate(snapshot.updates_per_second)}/s   {learning}"),
         "return": returns,
-        "replay": Text(f"{_replay_fill(status)}   restarts {status.restarts}"),
-        "bottleneck": Text(status.bottleneck or _UNKNOWN),
+        "replay": Text(f"{_replay_fill(snapshot)}   restarts {snapshot.restarts}"),
+        "bottleneck": Text(snapshot.bottleneck or _UNKNOWN),
     }
     lines = [Text(title, style="bold")] if title else []
     lines += [Text(f"  {name:<11}", style="cyan").append_text(row) for name, row in rows.items()]
-    if status.note:
-        lines.append(Text(f"  {status.note}", style="yellow"))
+    if snapshot.note:
+        lines.append(Text(f"  {snapshot.note}", style="yellow"))
     for line in lines:  # one row each: a narrow terminal cuts, it does not wrap and jump
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
 
 
-def _evaluated(previous: Snapshot | None, status: Snapshot) -> bool:
-    if not _known(status.eval_return):
+def _evaluated(previous: Snapshot | None, snapshot: Snapshot) -> bool:
+    if not _known(snapshot.eval_return):
         return False
     before = (0, None) if previous is None else (previous.evaluations, previous.eval_return)
-    return before != (status.evaluations, status.eval_return)
+    return before != (snapshot.evaluations, snapshot.eval_return)
 
 
-def _goal(status: Snapshot) -> str:
-    return f" (goal {_number(status.stop_return)})" if _known(status.stop_return) else ""
+def _goal(snapshot: Snapshot) -> str:
+    return f" (goal {_number(snapshot.stop_return)})" if _known(snapshot.stop_return) else ""
 
 
-def _replay_fill(status: Snapshot) -> str:
-    if status.replay_rows is None:
+def _replay_fill(snapshot: Snapshot) -> str:
+    if snapshot.replay_rows is None:
         return _UNKNOWN
-    if not status.replay_capacity:
-        return f"{status.replay_rows:,} rows"
-    share = 100 * status.replay_rows / status.replay_capacity
-    return f"{status.replay_rows:,} / {status.replay_capacity:,} rows ({share:.0f} %)"
+    if not snapshot.replay_capacity:
+        return f"{snapshot.replay_rows:,} rows"
+    share = 100 * snapshot.replay_rows / snapshot.replay_capacity
+    return f"{snapshot.replay_rows:,} / {snapshot.replay_capacity:,} rows ({share:.0f} %)"
 
 
-def _percent(status: Snapshot) -> str:
+def _percent(snapshot: Snapshot) -> str:
     # Rounded down: 100 % only when the target is reached.
-    return f"{100 * status.env_steps // (status.target_steps or 1)} %"
+    return f"{100 * snapshot.env_steps // (snapshot.target_steps or 1)} %"
 
 
 def _known(value: float | None) -> bool:

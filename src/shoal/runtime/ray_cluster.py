@@ -32,7 +32,7 @@ OBJECT_STORE_BYTES = 100 * 2**20
 """Small: experience and weights do not go through it."""
 LOOK_SECONDS = 1.0
 RETURN_SECONDS = 5.0
-"""Whoever runs a cluster may restart its head; nobody restarts a Ray of our own. Also how long a service may be
+"""The owner of a cluster may restart its head; nobody restarts a Ray of our own. Also how long a service may be
 unreachable without being dead.
 """
 SHUTDOWN_SECONDS = 30.0

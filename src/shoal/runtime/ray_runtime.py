@@ -102,20 +102,20 @@ class _RayFleet:
     def end_training(self) -> None:
         self._drain(FINISH_SECONDS)
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         begun: list[_RoleProcess] = []
         while not self._ledger.halt:
             begun += self._assign(trains=False)
             busy = [one for one in self._all if not one.entry.trains and one.work is not None]
             if silent := [one.name for one in busy if one.silent]:
-                self._supervisor.note(f"the final weights are not judged: the {silent[0]} does not answer")
+                self._supervisor.note(f"the final weights are not evaluated: the {silent[0]} does not answer")
             if silent or not busy:
                 break
             self._collect()
             self._supervisor.tick()
         for one in begun:
             if one.host is None:
-                self._supervisor.note(f"the final weights are not judged: the {one.name}'s process ended")
+                self._supervisor.note(f"the final weights are not evaluated: the {one.name}'s process ended")
 
     def end(self) -> None:
         deadline, failed = time.monotonic() + FINISH_SECONDS, True
@@ -201,7 +201,7 @@ class _RayFleet:
         if self._cluster.lost is None and (died := self._cluster.died(now=now)):
             raise ShoalError(
                 f"Ray's {died} has died, often because the machine has too little memory, and the run cannot go on "
-                f"without it. Go on where it stopped: `shoal resume {self._folder.path}`."
+                f"without it. Continue with `shoal resume {self._folder.path}`."
             )
 
     def _collect(self) -> None:

@@ -49,7 +49,7 @@ def make_roster(plan: Plan) -> Sequence[RosterEntry]:
     """
     learner = RosterEntry("learner", build_learner, _learning, gpu=plan.learner_device.type == "cuda")
     actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors)
-    evaluator = RosterEntry("evaluator", build_evaluator, _judging, trains=False, pulse=LedgerWord.EVALUATED)
+    evaluator = RosterEntry("evaluator", build_evaluator, _evaluating, trains=False, pulse=LedgerWord.EVALUATED)
     if plan.settings.actor.inference == "local":
         return learner, actor, evaluator
     return (
@@ -86,7 +86,7 @@ def _serving(supervisor: Supervisor) -> Bounds:
     return {"seconds": supervisor.report_seconds}
 
 
-def _judging(supervisor: Supervisor) -> Bounds | None:
+def _evaluating(supervisor: Supervisor) -> Bounds | None:
     if not supervisor.take_evaluation_turn():
         return None
     final = supervisor.ledger.stop

@@ -74,7 +74,7 @@ class Supervisor:
         self._evaluation: EvaluationReport | None = None
         self._evaluations = 0
         every = plan.settings.evaluation.every_steps
-        self._judged_last = False
+        self._evaluated_last = False
         self._next_record, self._recorded = ledger.env_steps + RECORD_STEPS, self._began
         self._next_evaluation = max(every, (ledger.env_steps // every + 1) * every)
         self._rates: deque[tuple[float, int, int]] = deque([(self._began, ledger.env_steps, ledger.updates)], maxlen=8)
@@ -152,16 +152,16 @@ class Supervisor:
     # --------------------------------------------------------------------------------------------------
 
     def take_evaluation_turn(self) -> bool:
-        """Whether it is time to judge the weights; if so, sets the next time. After training: once, if the final ones
-        are not judged yet.
+        """Whether it is time to evaluate the weights; if so, sets the next time. After training: once, if the final
+        ones are not evaluated yet.
         """
         steps = self.ledger.env_steps
         if self.ledger.updates == self._updates_before or self.ledger.halt:
             return False
         if self.ledger.stop:
-            first, self._judged_last = not self._judged_last, True
-            judged, newest = self._evaluation, self._learner.weights_version if self._learner else 0
-            return first and (judged is None or judged.env_steps < steps or judged.weights_version < newest)
+            first, self._evaluated_last = not self._evaluated_last, True
+            last, newest = self._evaluation, self._learner.weights_version if self._learner else 0
+            return first and (last is None or last.env_steps < steps or last.weights_version < newest)
         if steps < self._next_evaluation:
             return False
         self._next_evaluation = steps + self.settings.evaluation.every_steps
@@ -176,8 +176,8 @@ class Supervisor:
         left = max(0.0, seconds - (time.monotonic() - self._first_step))
         return left + (max(LAST_EVALUATION_SECONDS, seconds / 10) if self.ledger.stop else 0.0)
 
-    def outcome(self) -> Status | None:
-        """How the run has ended, or None while it goes on."""
+    def status(self) -> Status | None:
+        """How the run has ended; None while it goes on."""
         stop, evaluation = self.settings.stop, self._evaluation
         if self.interrupted:
             return "interrupted"
@@ -258,7 +258,7 @@ class Supervisor:
 
     def show(self) -> None:
         """Refreshes the live view."""
-        if self.ledger.stop and self._trained_until is None:  # judging the final weights is no training: speeds stay
+        if self.ledger.stop and self._trained_until is None:  # the final evaluation is no training: speeds stay
             self._trained_until = time.monotonic()
         steps_per_second, updates_per_second = self._recent_rates()
         learner, evaluation = self._learner, self._evaluation

@@ -92,7 +92,7 @@ def main(pid: int, folder: Path, mark: str, earlier: set[int]) -> None:
 
 
 def _ended(seconds: float) -> bool:
-    """Whether standard input is closed within so many seconds."""
+    """Whether standard input is closed within this time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 

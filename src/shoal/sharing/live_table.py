@@ -186,7 +186,7 @@ def _cells(row: RunRow) -> dict[str, str]:
     if row.target and cells["steps"] != _UNKNOWN:
         cells["steps"] += f" of {row.target:,}"
     cells |= {column: _shown(row.values.get(metric), form) for column, metric, form, _ in _METRICS}
-    return cells if row.reads else cells | {"peers": _UNKNOWN, "foreign": "gives only"}
+    return cells if row.reads else cells | {"peers": _UNKNOWN, "foreign": "writes only"}
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -23,7 +23,7 @@ class Sb3EnvSettings(_Section):
 
     id: str = Field(min_length=1, description="Gymnasium id; `package:Id-v0` imports the package first.")
     n_envs: int = Field(1, ge=1, le=4096, description="Environments, one after the other in the run's process.")
-    normalize: bool = Field(False, description="Wrap it in VecNormalize; shared rows are raw all the same.")
+    normalize: bool = Field(False, description="Wrap it in VecNormalize; shared rows are not normalized.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for gymnasium.make.")
 
     @property
@@ -33,7 +33,7 @@ class Sb3EnvSettings(_Section):
 
 
 class Sb3EvaluationSettings(_Section):
-    """How progress is judged: deterministic episodes in an environment of their own."""
+    """Evaluations: deterministic episodes in a separate environment."""
 
     every_steps: int = Field(1_000, ge=1, description="Environment steps between evaluations.")
     episodes: int = Field(10, ge=1, description="Episodes per evaluation.")

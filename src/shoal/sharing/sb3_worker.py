@@ -120,7 +120,7 @@ class _Reporter(BaseCallback):
         return self.num_timesteps / max(1e-9, self.seconds - self._evaluation_seconds)
 
     def summary(self) -> Sb3Summary:
-        """What came out."""
+        """The run's results so far."""
         returns = [one["r"] for one in self.model.ep_info_buffer or ()]
         buffer = self._buffer
         foreign = math.nan if buffer is None else buffer.get_stats()["foreign_fraction"]
