@@ -24,7 +24,7 @@ from shoal.runtime import metrics
 from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.repair import repair
 from shoal.runtime.run_folder import RunFolder
-from shoal.runtime.sinks import WandbSettings
+from shoal.runtime.sinks import Wandb, WandbSettings, make_sinks
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ def use(fake: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_come_back_and_a_resumed_run_appends(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, tensorboard=False) as log:
+    with MetricsLog(tmp_path) as log:
         log.write(10, {"rollout/ep_rew_mean": 1.5, "train/loss": math.nan, "time/fps": math.inf}, wall=0.25)
-    with MetricsLog(tmp_path, tensorboard=False) as log:
+    with MetricsLog(tmp_path) as log:
         log.write(20, {"eval/mean_reward": 2}, wall=1.0)
     assert read_metrics(tmp_path / "metrics.jsonl") == [
         {"step": 10, "wall": 0.25, "rollout/ep_rew_mean": 1.5, "train/loss": None, "time/fps": None},
@@ -96,7 +96,7 @@ def test_a_line_cut_short_is_left_out_and_does_not_spoil_the_next(tmp_path: Path
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 10, "wall": 1.0}\n' + rest)
     assert [row["step"] for row in read_metrics(path)] == [10]
-    with MetricsLog(tmp_path, tensorboard=False) as log:
+    with MetricsLog(tmp_path) as log:
         log.write(40, {}, wall=2.0)
     assert [row["step"] for row in read_metrics(path)] == [10, 40]
 
@@ -159,7 +159,7 @@ def test_blank_lines_are_skipped_but_counted(tmp_path: Path) -> None:
 
 
 def test_step_and_wall_are_taken(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, tensorboard=False) as log, pytest.raises(ValueError, match="cannot be called step"):
+    with MetricsLog(tmp_path) as log, pytest.raises(ValueError, match="cannot be called step"):
         log.write(1, {"step": 2.0}, wall=0.0)
 
 
@@ -167,7 +167,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from shoal.runtime.metrics import MetricsLog
-log = MetricsLog(Path(sys.argv[1]), tensorboard=False)
+log = MetricsLog(Path(sys.argv[1]))
 for step in range(10**9):
     log.write(step, {f"train/value{i}": step / 7 for i in range(50)}, wall=step)
     if step == 100:
@@ -191,7 +191,7 @@ def test_a_killed_run_leaves_every_line_it_finished(tmp_path: Path) -> None:
 def test_a_full_disk_costs_lines_and_tensorboard_but_not_the_run(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: writes are cut short, then refused."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with MetricsLog(tmp_path) as log:
+    with MetricsLog(tmp_path, make_sinks(tmp_path, None, print)) as log:
         log.write(1, {"train/loss": 0.5}, wall=1.0)
         resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "metrics.jsonl").stat().st_size + 10, limits[1]))
         try:
@@ -209,7 +209,7 @@ def test_a_full_disk_costs_lines_and_tensorboard_but_not_the_run(tmp_path: Path)
 
 def test_a_metrics_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with MetricsLog(tmp_path / "run", tensorboard=False) as log:
+    with MetricsLog(tmp_path / "run") as log:
         (tmp_path / "run" / "metrics.jsonl").unlink()
         log.write(1, {"train/loss": 0.5}, wall=1.0)
         assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
@@ -223,9 +223,9 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     precious.write_bytes(b"mine")
     path.symlink_to(precious)
     with pytest.raises(UnsafePath, match=r"metrics\.jsonl is a link to"):
-        MetricsLog(tmp_path, tensorboard=False)
+        MetricsLog(tmp_path)
     path.unlink()
-    with MetricsLog(tmp_path, tensorboard=False) as log:
+    with MetricsLog(tmp_path) as log:
         path.unlink()
         path.symlink_to(precious)  # while the run is under way
         with pytest.raises(UnsafePath, match=r"metrics\.jsonl is a link to"):
@@ -235,13 +235,13 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
 
 def test_tensorboard_shows_scalars_before_the_run_ends_and_after_a_resume(tmp_path: Path) -> None:
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    log = MetricsLog(tmp_path)
+    log = MetricsLog(tmp_path, make_sinks(tmp_path, None, print))
     log.write(10, {"rollout/ep_rew_mean": 1.5, "train/loss": 0.5}, wall=1.0)
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert events.Tags()["scalars"] == ["rollout/ep_rew_mean", "train/loss"]
     log.close()
     log.close()
-    with MetricsLog(tmp_path) as log:
+    with MetricsLog(tmp_path, make_sinks(tmp_path, None, print)) as log:
         log.write(20, {"train/loss": 0.25}, wall=2.0)
     loss = [
         (event.step, event.value)
@@ -257,9 +257,10 @@ def test_wandb_without_a_key_is_offline_and_says_so(
     fake = FakeWandb()
     use(fake, monkeypatch)
     settings = WandbSettings(run_id="abc", config={"seed": 1})
-    with MetricsLog(tmp_path, tensorboard=False, wandb=settings) as log:
+    notes: list[str] = []
+    with MetricsLog(tmp_path, [Wandb(tmp_path, settings, notes.append)]) as log:
         log.write(5, {"train/loss": 0.5}, wall=1.0)
-        (note,) = log.take_notes()
+        (note,) = notes
         assert fake.modes == ["offline"] and "wandb login" in note and "wandb sync" in note
     assert fake.logged == [{"env_steps": 5, "train/loss": 0.5}] and fake.finished == 1
     assert fake.options["id"] == "abc" and fake.options["resume"] == "allow" and fake.options["config"] == {"seed": 1}
@@ -271,13 +272,13 @@ def test_wandb_goes_online_with_a_key_or_a_login(tmp_path: Path, nobody: Path, m
     use(fake, monkeypatch)
     (nobody / ".netrc").write_text("machine api.wandb.ai\n  login user\n  password " + "0" * 40 + "\n")
     (nobody / ".netrc").chmod(0o600)
-    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    MetricsLog(tmp_path, [Wandb(tmp_path, WandbSettings(), print)]).close()
     (nobody / ".netrc").write_text("machine elsewhere.example\n  login user\n  password x\n")
-    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    MetricsLog(tmp_path, [Wandb(tmp_path, WandbSettings(), print)]).close()
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    MetricsLog(tmp_path, [Wandb(tmp_path, WandbSettings(), print)]).close()
     monkeypatch.setenv("WANDB_MODE", "offline")
-    MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()).close()
+    MetricsLog(tmp_path, [Wandb(tmp_path, WandbSettings(), print)]).close()
     assert fake.modes == ["online", "offline", "online", "offline"]
 
 
@@ -285,8 +286,9 @@ def test_wandb_that_fails_does_not_stop_training(tmp_path: Path, nobody: Path, m
     fake = FakeWandb(refuse=True)
     use(fake, monkeypatch)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    with MetricsLog(tmp_path, tensorboard=False, wandb=WandbSettings()) as log:
-        assert fake.modes == ["online", "offline"] and "no network" in log.take_notes()[0]
+    notes: list[str] = []
+    with MetricsLog(tmp_path, [Wandb(tmp_path, WandbSettings(), notes.append)]) as log:
+        assert fake.modes == ["online", "offline"] and "no network" in notes[0]
         fake.broken = True
         log.write(1, {}, wall=0.0)
         log.write(2, {}, wall=0.0)
@@ -312,8 +314,7 @@ def test_a_sink_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> Non
             self.closed += 1
 
     one, two = Page(), Page()
-    with MetricsLog(tmp_path) as log:
-        log._sinks[:0] = [one, two]
+    with MetricsLog(tmp_path, [one, two]) as log:
         log.write(1, {"train/loss": 0.5}, wall=1.0)
         one.wrote.clear()
         two.write = lambda *_: None  # type: ignore[method-assign,assignment]
@@ -335,14 +336,14 @@ def test_a_missing_package_names_its_remedy(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=remedy):
-        MetricsLog(tmp_path, tensorboard=package == "tensorboard", wandb=WandbSettings())
+        make_sinks(tmp_path, WandbSettings(), print)
 
 
 REAL = """
 from pathlib import Path
 from shoal.runtime.metrics import MetricsLog
-from shoal.runtime.sinks import WandbSettings
-with MetricsLog(Path("."), tensorboard=False, wandb=WandbSettings()) as log:
+from shoal.runtime.sinks import Wandb, WandbSettings
+with MetricsLog(Path("."), [Wandb(Path("."), WandbSettings(), [].append)]) as log:
     log.write(5, {"train/loss": 0.5}, wall=1.0)
 """
 

@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
     from shoal.metrics_file import read_whole_lines
     from shoal.runtime.metrics import MetricsLog
     from shoal.runtime.run_folder import RunFolder
+    from shoal.runtime.sinks import make_sinks
     from shoal.sharing.sb3_settings import Sb3Settings
     from shoal.sharing.sb3_summary import Sb3Summary
 
@@ -110,10 +112,10 @@ def _run_sb3(spec: WorkerSpec, stop: threading.Event) -> int:
             folder.config_yaml.write_text(dump_sb3_yaml(settings), encoding="utf-8")
             from shoal.sharing.sb3_worker import train
 
-            with _registered(spec, settings, stop), MetricsLog(folder.path, wandb=_wandb(spec, settings)) as log:
-                for note in log.take_notes():
-                    print(note, flush=True)
-                summary = train(settings, folder.path, log.write, stop.is_set)
+            with _registered(spec, settings, stop):
+                sinks = make_sinks(folder.path, _wandb(spec, settings), partial(print, flush=True))
+                with MetricsLog(folder.path, sinks) as log:
+                    summary = train(settings, folder.path, log.write, stop.is_set)
         except BaseException as error:
             traceback.print_exc()
             last: dict[str, Any] = {"step": 0, "wall": 0.0}

@@ -31,7 +31,7 @@ from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
 from shoal.runtime.roster import RosterEntry, count_roles, make_roster
 from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
-from shoal.runtime.sinks import WandbSettings
+from shoal.runtime.sinks import WandbSettings, make_sinks
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
 
@@ -103,9 +103,7 @@ def execute(
         before = ledger.env_steps
         for text in (*_announce(plan, needed), *notes):
             progress.note(text)
-        with MetricsLog(folder.path, tensorboard=True, wandb=wandb) as log:
-            for text in log.take_notes():
-                progress.note(text)
+        with MetricsLog(folder.path, make_sinks(folder.path, wandb, progress.note)) as log:
             earlier = read_metrics(folder.metrics_jsonl)
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
             supervisor = Supervisor(plan, ledger, log, progress, needed, wall)

@@ -1,43 +1,33 @@
 """The metrics of a running run: `metrics.jsonl`, and copies for TensorBoard and Weights & Biases.
 
-with MetricsLog(folder.path) as log:
+with MetricsLog(folder.path, make_sinks(folder.path, None, print)) as log:
     log.write(12_000, {"rollout/ep_rew_mean": 87.5, "time/fps": 4100.0}, wall=3.2)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from shoal.metrics_file import METRICS_FILE, MetricsFile
-from shoal.runtime.sinks import TensorBoard, Wandb, WandbSettings
-
-
-class Sink(Protocol):
-    """A place that metrics are copied to. What `write` raises stops this sink, not the run."""
-
-    name: str
-
-    def write(self, step: int, values: Mapping[str, float], wall: float) -> None: ...
-
-    def close(self) -> None: ...
+from shoal.runtime.sinks import Sink
 
 
 class MetricsLog:
-    """Writes `<folder>/metrics.jsonl`, which a run needs, and a list of sinks, which it can do without."""
+    """Writes `<folder>/metrics.jsonl`, which a run needs, and to sinks, which it can do without.
 
-    def __init__(self, folder: Path, tensorboard: bool = True, wandb: WandbSettings | None = None) -> None:
+    Args:
+        folder: the run's folder.
+        sinks: where else the metrics go. The log closes them.
+    """
+
+    def __init__(self, folder: Path, sinks: Iterable[Sink] = ()) -> None:
         self._notes: list[str] = []
-        self._sinks: list[Sink] = []
-        self._file = MetricsFile(folder / METRICS_FILE, self._notes.append)
+        self._sinks = list(sinks)
         try:
-            if tensorboard:
-                self._sinks.append(TensorBoard(folder / "tensorboard"))
-            if wandb is not None:
-                self._sinks.append(Wandb(folder, wandb, self._notes.append))
+            self._file = MetricsFile(folder / METRICS_FILE, self._notes.append)
         except BaseException:
-            self.close()
+            self._close_sinks()
             raise
 
     def write(self, step: int, values: Mapping[str, float], wall: float) -> None:
@@ -60,7 +50,7 @@ class MetricsLog:
                 sink.close()
 
     def take_notes(self) -> list[str]:
-        """Sentences for the user, such as why W&B is offline; each once."""
+        """Sentences for the user, such as why a sink stopped; each once."""
         notes = self._notes.copy()
         self._notes.clear()
         return notes
@@ -68,6 +58,9 @@ class MetricsLog:
     def close(self) -> None:
         """May be called twice."""
         self._file.close()
+        self._close_sinks()
+
+    def _close_sinks(self) -> None:
         while self._sinks:
             self._sinks.pop(0).close()
 

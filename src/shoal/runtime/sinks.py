@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlparse
 
 from shoal.errors import ConfigError
@@ -20,6 +20,16 @@ from shoal.files import open_file
 
 _WANDB_STEP = "env_steps"
 _files = itertools.count()
+
+
+class Sink(Protocol):
+    """A place that metrics are copied to. What `write` raises stops this sink, not the run."""
+
+    name: str
+
+    def write(self, step: int, values: Mapping[str, float], wall: float) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -115,6 +125,16 @@ class Wandb:
     def close(self) -> None:
         if self._run is not None:
             self._run.finish()
+
+
+def make_sinks(folder: Path, wandb: WandbSettings | None, note: Callable[[str], None]) -> list[Sink]:
+    """The sinks of a run: TensorBoard, and W&B if it was asked for. `note` takes sentences for the user."""
+    board = TensorBoard(folder / "tensorboard")
+    try:
+        return [board] if wandb is None else [board, Wandb(folder, wandb, note)]
+    except BaseException:
+        board.close()
+        raise
 
 
 def _init_wandb(wandb: Any, folder: Path, settings: WandbSettings, mode: str) -> Any:
