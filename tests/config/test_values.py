@@ -66,6 +66,7 @@ def test_texts_that_look_like_values_are_quoted(value: str) -> None:
     [
         ("a: [1, 2", r"f\.yaml, line 1, column 9, is not valid YAML"),
         ("a: !!bool maybe", r"f\.yaml is not valid YAML: a value does not fit its tag"),
+        ("a: !!map [1]", r"f\.yaml is not valid YAML: a value does not fit its tag"),
         ("a: !!int x", r"f\.yaml is not valid YAML: a value does not fit its tag"),
         ("a: 1\nb:\n\t- 2", r"f\.yaml, line 3, column 1, is not valid YAML"),
         ("a: 1\nb: 2\na: 3", r"f\.yaml, line 3, column 1, is not valid YAML: 'a' is given twice"),

@@ -112,9 +112,9 @@ class Fields(Generic[Settings]):
         hint = f"Did you mean {near!r}?" if near else ""
         if self.algo not in ALGORITHMS:
             section = name.rpartition(".")[0]
-            inside = f"{section}." if section in self.sections else ""
-            known = sorted(one.removeprefix(inside) for one in self.leaves if one.startswith(inside))
-            return UnknownName("setting", name, (), hint or f"Known: {', '.join(known)}.")
+            if not near and section in self.sections:
+                hint = f"Known: {', '.join(sorted(self.sections[section].model_fields))}."
+            return UnknownName("setting", name, () if hint else self.leaves, hint)
         if owners and self.algo not in owners:
             hint = f"It belongs to {_listed(owners)}, not to {self.algo}."
         return UnknownName("setting", name, (), f"{hint} `shoal config {self.algo}` shows all settings.".lstrip())

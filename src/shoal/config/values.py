@@ -74,7 +74,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{place}, is not valid YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
-    except (LookupError, ValueError, AttributeError) as error:  # PyYAML does not check this: `!!bool maybe`
+    except (LookupError, ValueError, AttributeError, TypeError) as error:  # PyYAML checks no tags: `!!bool maybe`
         raise ConfigError(f"{where} is not valid YAML: a value does not fit its tag, such as !!int.") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is nested too deeply to be settings.") from error
