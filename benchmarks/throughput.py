@@ -109,8 +109,8 @@ def run_system(system: str, learner: bool, out: Path) -> None:
     from shoal.api import begin
     from shoal.runtime.execution import execute
 
-    settings, folder = begin(settings_of(system, learner), out)
-    execute(settings, folder, quiet=True)
+    plan, folder = begin(settings_of(system, learner), out)
+    execute(plan, folder, quiet=True)
 
 
 class System:

@@ -12,9 +12,11 @@ import pytest
 
 import shoal
 from shoal.api import begin_again, wandb_settings
+from shoal.envs import EnvSettings, describe_env
 from shoal.errors import ConfigError, RunInUse, UnknownName
 from shoal.runtime.run_folder import RunFolder
 from shoal.sharing import create_distributed_registry
+from shoal.types import EnvSpec
 
 SMALL = {
     "algorithm.hidden": [16],
@@ -84,8 +86,8 @@ def test_no_stop_means_the_environments_own(run: shoal.Run, tmp_path: Path) -> N
     from shoal.config.checks import DEFAULT_STEPS
     from shoal.config.load import settings_for
 
-    settings, folder = begin(settings_for("CartPole-v1", "apex-dqn", []), tmp_path)
-    assert settings.stop.mean_return == 475.0 and settings.stop.steps == DEFAULT_STEPS
+    plan, folder = begin(settings_for("CartPole-v1", "apex-dqn", []), tmp_path)
+    assert plan.settings.stop.mean_return == 475.0 and plan.settings.stop.steps == DEFAULT_STEPS
     assert "mean_return: 475.0" in folder.config_yaml.read_text()
 
 
@@ -103,6 +105,20 @@ def test_resume(tmp_path: Path) -> None:
     assert more.metrics()[0]["step"] < 300
 
 
+def test_the_environment_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[EnvSettings] = []
+
+    def describe(settings: EnvSettings) -> EnvSpec:
+        described.append(settings)
+        return describe_env(settings)
+
+    monkeypatch.setattr("shoal.loops.plan.describe_env", describe)
+    run = shoal.train("CartPole-v1", steps=50, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
+    assert len(described) == 1
+    shoal.resume(run, steps=100, quiet=True)
+    assert len(described) == 2
+
+
 def test_a_run_without_a_summary_needs_a_way_to_go_too(tmp_path: Path) -> None:
     run = shoal.train("CartPole-v1", steps=300, runtime="inline", quiet=True, out=tmp_path, settings=SMALL)
     (run.path / "summary.json").unlink()  # as after kill -9
@@ -118,7 +134,7 @@ def test_a_run_outlives_its_group(tmp_path: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(ConfigError, match="registry"):
         shoal.train("CartPole-v1", steps=300, runtime="inline", out=tmp_path / "none", settings=settings)
     assert not (tmp_path / "none").exists()
-    more = shoal.resume(run, steps=600)
+    more = shoal.resume(run, steps=1000)
     assert more.summary is not None and more.summary.status == "finished"
     assert "is gone: this run shares with nobody" in capsys.readouterr().out.replace("\n", " ")
 
@@ -130,8 +146,8 @@ def test_a_solved_run_needs_another_goal(tmp_path: Path) -> None:
     assert run.summary is not None and run.summary.status == "solved"
     with pytest.raises(ConfigError, match=r"solved: it reached stop\.mean_return = 1\."):
         shoal.resume(run)
-    settings, _ = begin_again(run.path, ["stop.mean_return=null", "steps=10000"])
-    assert settings.stop.mean_return is None
+    plan, _ = begin_again(run.path, ["stop.mean_return=null", "steps=10000"])
+    assert plan.settings.stop.mean_return is None
 
 
 def test_a_live_run_is_not_resumed(run: shoal.Run) -> None:

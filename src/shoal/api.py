@@ -13,6 +13,7 @@ import contextlib
 import shutil
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from shoal.config.resume import change_for_resume
 from shoal.config.signature import sign, write_config
 from shoal.config.trust import require_trust
 from shoal.errors import ConfigError
+from shoal.loops.plan import Plan
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which
 from shoal.runtime.execution import execute
@@ -86,8 +88,8 @@ def train(
     loaded = load_target(str(env_or_scenario), {**(settings or {}), **given}, trust=trust)
     for note in left_out(str(env_or_scenario), loaded):
         warnings.warn(note, stacklevel=2)
-    ready, folder = begin(loaded, out)
-    execute(ready, folder, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
+    plan, folder = begin(loaded, out)
+    execute(plan, folder, quiet=quiet, wandb=wandb_settings(plan.settings, folder) if wandb else None)
     return Run(folder.path, trust=True)
 
 
@@ -106,8 +108,9 @@ def resume(
     given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
     path = run.path if isinstance(run, Run) else Path(run)
     trust = trust or (isinstance(run, Run) and run.trusted)
-    ready, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
-    execute(ready, folder, resume=True, quiet=quiet, wandb=wandb_settings(ready, folder) if wandb else None)
+    plan, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
+    board = wandb_settings(plan.settings, folder) if wandb else None
+    execute(plan, folder, resume=True, quiet=quiet, wandb=board)
     return Run(folder.path, trust=True)
 
 
@@ -129,23 +132,23 @@ def named_settings(**options: Any) -> dict[str, Any]:
     return {_OPTIONS.get(name, name): value for name, value in options.items() if value is not None}
 
 
-def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[RunSettings, RunFolder]:
+def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[Plan, RunFolder]:
     """Checks that a run can start, and creates its folder with `config.yaml`. A refused run leaves no folder."""
-    spec = check_environment(settings)
+    plan = check_environment(settings)
     if settings.share.registry is not None:
         connect_registry(settings.share.registry)  # raises if it is no registry
-    settings = with_default_stop(settings, spec.reward_threshold)
+    plan = replace(plan, settings=with_default_stop(settings, plan.spec.reward_threshold))
     folder = RunFolder.create(None if out is None else Path(out), settings.env.id, settings.algo, datetime.now())
     try:
-        write_config(folder.path, settings)
+        write_config(folder.path, plan.settings)
     except OSError as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         parent = folder.path.parent
         raise ConfigError(f"Cannot make runs in {parent}: {error.strerror}. Choose another --out.") from error
-    return settings, folder
+    return plan, folder
 
 
-def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tuple[RunSettings, RunFolder]:
+def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tuple[Plan, RunFolder]:
     """Checks that a run can continue with these changes, and writes them to its `config.yaml`, signed by the user:
     a run that was trusted once needs no trust again.
     """
@@ -160,12 +163,12 @@ def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tupl
             summary = read_summary(folder.summary_json)
         made = known_counts(folder).steps if summary is None else summary.env_steps
         _require_later_end(before, settings, summary, made)
-        check_environment(settings)
+        plan = check_environment(settings)
         if settings != before:
             write_config(folder.path, settings)
         else:
             sign(folder.path, settings)
-    return settings, folder
+    return plan, folder
 
 
 def wandb_settings(settings: RunSettings, folder: RunFolder) -> WandbSettings:

@@ -11,7 +11,7 @@ from shoal.errors import ConfigError, UnknownName
 
 
 def test_what_fits_is_described() -> None:
-    spec = check_environment(settings_for("CartPole-v1", "apex-dqn", []))
+    spec = check_environment(settings_for("CartPole-v1", "apex-dqn", [])).spec
     assert spec.obs_shape == (4,) and spec.reward_threshold == 475.0
 
 

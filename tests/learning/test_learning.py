@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import corridor, reach
 
 from shoal.config.load import load_scenario
+from shoal.loops.plan import make_plan
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary
@@ -21,7 +22,7 @@ SCENARIOS = Path(__file__).parents[2] / "src" / "shoal" / "scenarios"
 
 def run(tmp_path: Path, settings: RunSettings) -> tuple[RunFolder, Summary]:
     folder = RunFolder.create(tmp_path, settings.env.id, settings.algo, datetime.now())
-    return folder, execute(settings, folder, quiet=True)
+    return folder, execute(make_plan(settings), folder, quiet=True)
 
 
 VALUE_BASED = ("apex-dqn", "apex-qr-dqn")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests import fakes  # noqa: F401  registers the environments
 
+from shoal.loops.plan import make_plan
 from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary
@@ -61,7 +62,7 @@ def settings_of(
 
 def run(tmp_path: Path, settings: RunSettings) -> Summary:
     folder = RunFolder.create(tmp_path, settings.env.id, settings.algo, datetime.now())
-    return execute(settings, folder, quiet=True)
+    return execute(make_plan(settings), folder, quiet=True)
 
 
 CASES = [

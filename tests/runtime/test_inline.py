@@ -17,6 +17,7 @@ from tests.fakes import corridor, reach
 from shoal.errors import CheckpointError, EnvError
 from shoal.files import read_json
 from shoal.loops import evaluator
+from shoal.loops.plan import make_plan
 from shoal.loops.settings import RunSettings
 from shoal.metrics_file import read_metrics
 from shoal.replay import ShardReader
@@ -27,7 +28,7 @@ from shoal.runtime.run_folder import RunFolder, Summary
 def run(tmp_path: Path, settings: RunSettings, folder: RunFolder | None = None) -> tuple[RunFolder, Summary]:
     resume = folder is not None
     folder = folder or RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
-    return folder, execute(settings, folder, resume=resume, quiet=True)
+    return folder, execute(make_plan(settings), folder, resume=resume, quiet=True)
 
 
 def timeless(folder: RunFolder) -> list[dict[str, Any]]:
@@ -100,7 +101,7 @@ def test_a_failed_run_says_so(tmp_path: Path) -> None:
     settings = corridor(env={"kwargs": {"fail_at": 50}}, actor={"on_env_error": "stop"})
     folder = RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
     with pytest.raises(EnvError):
-        execute(settings, folder, quiet=True)
+        execute(make_plan(settings), folder, quiet=True)
     summary = json.loads(folder.summary_json.read_text())
     assert summary["status"] == "failed" and "crashed" in summary["error"]
 
@@ -167,5 +168,5 @@ def test_a_failed_run_keeps_what_it_learned(tmp_path: Path) -> None:
     settings = corridor(env={"kwargs": {"fail_at": 150}}, actor={"on_env_error": "stop"})
     folder = RunFolder.create(tmp_path, "Corridor", settings.algo, datetime.now())
     with pytest.raises(EnvError):
-        execute(settings, folder, quiet=True)
+        execute(make_plan(settings), folder, quiet=True)
     assert list(folder.checkpoints.glob("step_*"))

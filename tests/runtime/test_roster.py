@@ -78,7 +78,7 @@ def test_a_role_is_one_more_entry(
     # A busy machine may take longer to restart a process than the run takes.
     monkeypatch.setattr(Supervisor, "status", lambda self: ends(self) if worked_often(folder) else None)
     folder = RunFolder.create(tmp_path, "Corridor", "apex-dqn", datetime.now())
-    summary = execution.execute(corridor(runtime=runtime, report_seconds=1), folder)
+    summary = execution.execute(make_plan(corridor(runtime=runtime, report_seconds=1)), folder)
     assert summary.status == "finished" and summary.restarts == (runtime == "ray")
     for index in range(2):
         assert int((folder.checkpoints / f"tally_{index}").read_text()) > 1

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,12 +161,13 @@ def _run_shoal(spec: WorkerSpec, stop: threading.Event) -> int:
     settings = load_target(spec.scenario, spec.overrides, consent="")
     for note in left_out(spec.scenario, settings):
         print(note, flush=True)
-    settings = with_default_stop(settings, check_environment(settings).reward_threshold)
-    write_config(folder.path, settings)
+    plan = check_environment(settings)
+    plan = replace(plan, settings=with_default_stop(settings, plan.spec.reward_threshold))
+    write_config(folder.path, plan.settings)
     if stop.is_set():  # from here on the run listens to signals itself
         return 0
     try:
-        summary = execute(settings, folder, wandb=_wandb(spec, settings))
+        summary = execute(plan, folder, wandb=_wandb(spec, plan.settings))
     finally:
         if not settings.replay.keep:  # a group leaves no shared memory behind, however its runs ended
             free_earlier_replay(folder)

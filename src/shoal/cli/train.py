@@ -12,7 +12,7 @@ from shoal.cli.output import RunPath, Trust, nothing_begun, print_outcome, relat
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.loops.settings import RunSettings
+    from shoal.loops.plan import Plan
     from shoal.runtime.run_folder import RunFolder
 
 Settings = Annotated[
@@ -94,12 +94,12 @@ def train(
         words += _words(named_settings(algo=algo, actors=actors, seed=seed, runtime=runtime, device=device))
         words += _words(named_settings(steps=steps, seconds=seconds, stop_return=stop_return, address=address))
         chosen = load_target(target, words, trust=trust)
-        ready, folder = begin(chosen, out)
-        if not quiet and target == ready.env.id and (names := scenarios_for(target, ready.algo)):
-            typer.echo(f"Settings made for {ready.algo} on {target}: `shoal train {names[0]}`.")
+        plan, folder = begin(chosen, out)
+        if not quiet and target == chosen.env.id and (names := scenarios_for(target, chosen.algo)):
+            typer.echo(f"Settings made for {chosen.algo} on {target}: `shoal train {names[0]}`.")
         for note in left_out(target, chosen):
             typer.echo(note, err=quiet)
-    _run(ready, folder, resume=False, quiet=quiet, wandb=wandb)
+    _run(plan, folder, resume=False, quiet=quiet, wandb=wandb)
 
 
 def resume(
@@ -132,8 +132,8 @@ def resume(
 
         given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
         given |= named_settings(runtime=runtime, address=address, device=device)
-        ready, folder = begin_again(run, [*(settings or []), *_words(given)], trust=trust)
-    _run(ready, folder, resume=True, quiet=quiet, wandb=wandb)
+        plan, folder = begin_again(run, [*(settings or []), *_words(given)], trust=trust)
+    _run(plan, folder, resume=True, quiet=quiet, wandb=wandb)
 
 
 def _words(settings: dict[str, str]) -> list[str]:
@@ -149,13 +149,13 @@ def _named_in(words: list[str]) -> str | None:
     return None
 
 
-def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool, wandb: bool) -> None:
+def _run(plan: Plan, folder: RunFolder, *, resume: bool, quiet: bool, wandb: bool) -> None:
     from shoal.api import wandb_settings
     from shoal.runtime.execution import execute
 
-    board = wandb_settings(settings, folder) if wandb else None
+    board = wandb_settings(plan.settings, folder) if wandb else None
     try:
-        summary = execute(settings, folder, resume=resume, console=None, quiet=quiet, wandb=board)
+        summary = execute(plan, folder, resume=resume, console=None, quiet=quiet, wandb=board)
     except ShoalError:
         if folder.path.is_dir():
             typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
@@ -165,6 +165,6 @@ def _run(settings: RunSettings, folder: RunFolder, *, resume: bool, quiet: bool,
     if quiet:
         typer.echo(relative(folder.path))
     else:
-        print_outcome(settings, folder, summary)
+        print_outcome(plan.settings, folder, summary)
     if summary.status == "failed":
         raise typer.Exit(1)

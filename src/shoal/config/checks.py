@@ -8,11 +8,10 @@ import torch
 
 from shoal.algorithms.compiled import require_compiler
 from shoal.errors import ConfigError
-from shoal.loops.plan import make_limiter, make_plan, require_room_for_queue, require_servable
+from shoal.loops.plan import Plan, make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
 from shoal.replay.settings import ReplaySettings
-from shoal.types import EnvSpec
 
 DEFAULT_STEPS = 1_000_000
 """Steps of a run without a stop condition."""
@@ -54,8 +53,8 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     return [ConfigError(text) for text in found]
 
 
-def check_environment(settings: RunSettings) -> EnvSpec:
-    """Makes the environment once and refuses settings that do not fit it or this machine.
+def check_environment(settings: RunSettings) -> Plan:
+    """The run's plan. Refuses settings that do not fit the environment or this machine.
 
     Raises:
         UnknownName: no environment has this id.
@@ -85,7 +84,7 @@ def check_environment(settings: RunSettings) -> EnvSpec:
         require_bfloat16("actor.precision = bfloat16", "float32")
     if settings.learner.autocast and device.type == "cpu":
         require_bfloat16("learner.autocast = true", "false")
-    return plan.spec
+    return plan
 
 
 def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:

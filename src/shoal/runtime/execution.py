@@ -14,7 +14,7 @@ from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, Sh
 from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint
-from shoal.loops.plan import Plan, make_plan
+from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
@@ -37,7 +37,7 @@ from shoal.sharing import connect_registry
 
 
 def execute(
-    settings: RunSettings,
+    plan: Plan,
     folder: RunFolder,
     *,
     resume: bool = False,
@@ -48,7 +48,7 @@ def execute(
     """Runs until it ends, in whatever way, and writes `summary.json`.
 
     Args:
-        settings: the run's settings.
+        plan: the run's plan, still without folders.
         folder: its folder.
         resume: continue where an earlier execution stopped, with its replay.
         console: a rich console for progress; the terminal by default.
@@ -67,16 +67,16 @@ def execute(
         shown as progress,
     ):
         if not resume:  # first, so that the folder can be opened whatever happens next
-            folder.write_run_json(seed=settings.seed, command=sys.argv, config_end=CONFIG_END)
+            folder.write_run_json(seed=plan.settings.seed, command=sys.argv, config_end=CONFIG_END)
         found_damaged = repair(folder) if resume else []
-        settings, lost = _without_lost_registry(settings) if resume else (settings, [])
+        plan, lost = _without_lost_registry(plan) if resume else (plan, [])
+        settings = plan.settings
         with _failure_written(folder):
             replay, why = earlier_replay(folder)
             if replay is not None:
                 held.enter_context(replay)
             elif resume:
                 _require_progress(folder, why)
-            plan = make_plan(settings)
             require_file_handles(settings.actors, len(plan.schema.columns))
             roster = make_roster(plan)
             roles = count_roles(roster)
@@ -181,17 +181,17 @@ def _require_progress(folder: RunFolder, why: str) -> None:
             ) from error
 
 
-def _without_lost_registry(settings: RunSettings) -> tuple[RunSettings, list[str]]:
+def _without_lost_registry(plan: Plan) -> tuple[Plan, list[str]]:
     """A registry is removed with its launcher. The group's runs can still continue, each alone."""
+    share = plan.settings.share
     try:
-        if settings.share.registry is not None:
-            connect_registry(settings.share.registry)
-        return settings, []
+        if share.registry is not None:
+            connect_registry(share.registry)
+        return plan, []
     except ConfigError:
-        alone = settings.share.model_copy(update={"registry": None})
-        return settings.model_copy(update={"share": alone}), [
-            f"the registry {settings.share.registry} is gone: this run shares with nobody"
-        ]
+        alone = plan.settings.model_copy(update={"share": share.model_copy(update={"registry": None})})
+        note = f"the registry {share.registry} is gone: this run shares with nobody"
+        return replace(plan, settings=alone), [note]
 
 
 def _announce(plan: Plan, needed: int) -> Iterator[str]:
