@@ -28,11 +28,12 @@ ROOT = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class TallyReport(Report):
     pieces: int
+    index: int
     notes: tuple[str, ...] = ()
 
     @property
     def logged(self) -> Mapping[str, float]:
-        return {"tally/pieces": self.pieces}
+        return {"tally/pieces": self.pieces, "tally/index": self.index}
 
 
 class Tally:
@@ -48,7 +49,7 @@ class Tally:
         self._file.write_text(str(pieces))
         if self._mortal:
             os._exit(1)
-        return TallyReport(pieces, (f"tally {self._index} has worked",) if pieces == 1 else ())
+        return TallyReport(pieces, self._index, (f"tally {self._index} has worked",) if pieces == 1 else ())
 
     @property
     def stopping(self) -> bool:
@@ -83,7 +84,9 @@ def test_a_role_is_one_more_entry(
     for index in range(2):
         assert int((folder.checkpoints / f"tally_{index}").read_text()) > 1
         assert (folder.checkpoints / f"tally_{index}.ended").exists()
-    assert any(row.get("tally/pieces", 0) > 1 for row in read_metrics(folder.metrics_jsonl))
+    rows = read_metrics(folder.metrics_jsonl)
+    assert any(row.get("tally/pieces", 0) > 1 for row in rows)
+    assert rows[-1]["tally/index"] == 0.5, "the mean of both"
     assert "tally 1 has worked" in capsys.readouterr().out
     if runtime == "ray":
         assert {"tally 0", "tally 1"} < set(json.loads((folder.path / "processes.json").read_text()))

@@ -20,7 +20,9 @@ class Report:
 
     @property
     def logged(self) -> Mapping[str, float]:
-        """For the next line of metrics, by metric name. If it is empty, that of the report before stays."""
+        """For the next line of metrics, by metric name. If it is empty, that of the report before stays. Where several
+        roles report a metric, their mean is written.
+        """
         return {}
 
 

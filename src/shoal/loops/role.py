@@ -2,7 +2,7 @@
 
 role = entry.build(plan, index)         # in the process it lives in; see `runtime.roster`
 while not role.stopping:
-    supervisor.take(role.run(**bounds))
+    supervisor.take(name, role.run(**bounds))
 role.end()
 """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.loops.role import Role
@@ -22,22 +23,30 @@ def run_inline(supervisor: Supervisor, roster: Sequence[RosterEntry]) -> Status:
     return supervise(supervisor, _InlineFleet(supervisor, roster))
 
 
+class _Member(NamedTuple):
+    entry: RosterEntry
+    name: str
+    role: Role
+
+
 class _InlineFleet:
     """All roles in one process."""
 
     def __init__(self, supervisor: Supervisor, roster: Sequence[RosterEntry]) -> None:
         self._supervisor = supervisor
         plan = supervisor.plan.in_turns()
-        self._roles = [(entry, entry.build(plan, index)) for entry in roster for index in range(len(entry.names))]
-        self._turns = [pair for entry in reversed(roster) for pair in self._roles if pair[0] is entry]
+        self._roles = [
+            _Member(entry, name, entry.build(plan, index)) for entry in roster for index, name in enumerate(entry.names)
+        ]
+        self._turns = [one for entry in reversed(roster) for one in self._roles if one.entry is entry]
 
     def work(self, *, trains: bool) -> None:
-        for entry, role in self._turns:
-            if entry.trains == trains and (bounds := entry.next_piece(self._supervisor)) is not None:
-                self._supervisor.take(role.run(**bounds))
+        for one in self._turns:
+            if one.entry.trains == trains and (bounds := one.entry.next_piece(self._supervisor)) is not None:
+                self._supervisor.take(one.name, one.role.run(**bounds))
 
     def end_training(self) -> None:
-        self._end([pair for pair in self._roles if pair[0].trains])
+        self._end([one for one in self._roles if one.entry.trains])
 
     def evaluate(self) -> None:
         self._supervisor.show()
@@ -51,9 +60,9 @@ class _InlineFleet:
             if not failing:
                 raise
 
-    def _end(self, pairs: list[tuple[RosterEntry, Role]]) -> None:
+    def _end(self, members: list[_Member]) -> None:
         """Ends roles, each once. One that fails does not keep the others from ending."""
         with ExitStack() as ending:
-            for pair in reversed(pairs):
-                self._roles.remove(pair)
-                ending.callback(pair[1].end)
+            for one in reversed(members):
+                self._roles.remove(one)
+                ending.callback(one.role.end)

@@ -225,7 +225,7 @@ class _RayFleet:
             except RayTaskError as failure:
                 one.host = None
                 raise _cause(one.name, failure, self._folder) from failure
-            self._supervisor.take(report)
+            self._supervisor.take(one.name, report)
 
     def _restart(self, one: _RoleProcess) -> None:
         self._require_ray(now=True)  # roles die with their raylet, and none can be started then

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import singledispatchmethod
 
 import numpy as np
@@ -67,7 +67,8 @@ class Supervisor:
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
         self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
         self._learner: LearnerReport | None = None
-        self._logged: dict[type[Report], Mapping[str, float]] = {}
+        self._logged: dict[str, Mapping[str, float]] = {}
+        """The newest metrics of each role, by its name."""
         self._staleness_sum, self._staleness_updates = 0.0, 0
         self._metric_sums: dict[str, float] = {}
         self._metric_updates = 0
@@ -82,14 +83,14 @@ class Supervisor:
     # ---- what roles report
     # ------------------------------------------------------------------------------------------------
 
-    def take(self, report: Report | None) -> None:
-        """Takes a role's report."""
+    def take(self, role: str, report: Report | None) -> None:
+        """Takes the report of the role with this name."""
         if report is None:
             return
         for text in report.notes:
             (self._progress.recurring_note if report.notes_recur else self.note)(text)
         if logged := report.logged:
-            self._logged[type(report)] = logged
+            self._logged[role] = logged
         self._count(report)
 
     @singledispatchmethod
@@ -246,8 +247,7 @@ class Supervisor:
             "time/actor_wait_fraction": _fraction(self._actor_waited, self._actor_seconds),
             "time/restarts": self.restarts,
         }
-        for logged in self._logged.values():
-            values |= logged
+        values |= _means(self._logged.values())
         self._write(steps, values)
         self._metric_sums, self._metric_updates = {}, 0
 
@@ -324,6 +324,15 @@ class Supervisor:
         then, steps, updates = self._rates[0]
         seconds = max(1e-9, (self._trained_until or time.monotonic()) - then)
         return (self.ledger.env_steps - steps) / seconds, (self.ledger.updates - updates) / seconds
+
+
+def _means(logged: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric, averaged over the roles that report it."""
+    found: dict[str, list[float]] = {}
+    for metrics in logged:
+        for name, value in metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _fraction(part: float, whole: float) -> float:
