@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from shoal.errors import CheckpointError, CorruptShard
 from shoal.loops.checkpoint import load_checkpoint
+from shoal.loops.plan import make_limiter
 from shoal.loops.settings import RunSettings
 from shoal.replay import Header, Ledger, LedgerWord
 from shoal.replay.counters import LARGEST_COUNT, Counters
@@ -73,8 +74,8 @@ def heal(
         if ledger_lost:
             ledger[LedgerWord.BASE_UPDATES] = known.updates
             ledger[LedgerWord.SAMPLES] = known.updates * settings.rows_per_batch
-    if (ratio := settings.replay.samples_per_insert) is not None:
-        due = max(0, int((ledger.inserts - settings.replay.min_size) * ratio))
+    if settings.replay.samples_per_insert is not None:
+        due = max(0, int(make_limiter(settings).error(ledger.inserts, 0)))
         ledger[LedgerWord.SAMPLES] = min(ledger[LedgerWord.SAMPLES], due + int(settings.tolerance))
 
 
