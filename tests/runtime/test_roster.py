@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +19,7 @@ from shoal.loops.plan import Plan, make_plan
 from shoal.loops.reports import Report
 from shoal.metrics_file import read_metrics
 from shoal.runtime import execution
-from shoal.runtime.roster import Bounds, RosterEntry, make_roster
+from shoal.runtime.roster import Bounds, RosterEntry, list_roles, make_roster
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.supervisor import Supervisor
 
@@ -87,15 +88,41 @@ def test_a_role_is_one_more_entry(
     rows = read_metrics(folder.metrics_jsonl)
     assert any(row.get("tally/pieces", 0) > 1 for row in rows)
     assert rows[-1]["tally/index"] == 0.5, "the mean of both"
-    assert "tally 1 has worked" in capsys.readouterr().out
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert "8 environments: learner, 2 actors, evaluator, 2 tallys" in shown and "tally 1 has worked" in shown
     if runtime == "ray":
         assert {"tally 0", "tally 1"} < set(json.loads((folder.path / "processes.json").read_text()))
+
+
+def test_roles_in_words() -> None:
+    roster = make_roster(make_plan(corridor(actor={"inference": "served"}, actors=1)))
+    assert list_roles(roster) == "learner, inference, 1 actor, evaluator"
+    more = RosterEntry("tally", Tally, tallying, count=3)
+    assert list_roles((*roster, more)) == "learner, inference, 1 actor, evaluator, 3 tallys"
+
+
+def test_a_new_role_has_its_own_seed() -> None:
+    plan = make_plan(corridor())
+    assert plan.seed("tally") == plan.seed("tally") != plan.seed("tally", 1)
+    known = ("actor", "policy", "learner", "evaluator", "replay", "inference", "tally", "yllat")
+    assert len({plan.seed(role) for role in known}) == len(known)
+
+
+def spoken_texts(source: str) -> list[str]:
+    """All strings of a module but its docstrings."""
+    tree = ast.parse(source)
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in silent)
+    return [node.value for node in texts if isinstance(node.value, str)]
 
 
 def test_no_runtime_names_a_role() -> None:
     roles = {entry.name for entry in make_roster(make_plan(corridor(actor={"inference": "served"})))}
     assert roles == {"actor", "learner", "inference", "evaluator"}
-    for name in ("fleet", "inline", "ray_cluster", "ray_hosts", "ray_runtime", "supervisor"):
-        tree = ast.parse((ROOT / "src" / "shoal" / "runtime" / f"{name}.py").read_text())
-        named = roles & {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        assert not named, f"{name}.py names {named}"
+    word = re.compile(rf"\b({'|'.join(roles)})\b(?!\.\w)", re.IGNORECASE)  # `learner.compile` is a setting
+    assert word.search("the Learner died") and not word.search("set learner.compile, time/learner_wait_fraction")
+    assert spoken_texts('"""Of an actor."""\nx = f"{1} evaluator"') == [" evaluator"]
+    for name in ("execution", "fleet", "inline", "ray_cluster", "ray_hosts", "ray_runtime", "supervisor"):
+        texts = spoken_texts((ROOT / "src" / "shoal" / "runtime" / f"{name}.py").read_text())
+        named = [text for text in texts if word.search(text)]
+        assert not named, f"{name}.py names a role in {named}"

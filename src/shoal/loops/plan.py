@@ -5,6 +5,7 @@ The driver makes it once, which takes an environment to look at, and sends it to
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from shoal.types import EnvSpec
 
 QUEUED_BATCHES = 2
 """What a queue without a capacity of its own holds: its part of a batch being learned from, and of one ready."""
-_SEEDED = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
+_SEED_NUMBERS = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Plan:
 
     def seed(self, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:
         """A seed for one role: roles, actors, restarts and resumptions must not repeat each other's random numbers."""
+        number = _SEED_NUMBERS.get(role, zlib.crc32(role.encode()))  # `hash` would differ between processes
         # What restarts are counted by may be gone when a run is resumed, so resumptions are counted for themselves.
-        entropy = [self.settings.seed, _SEEDED[role], index, again, *([resumed] if resumed else [])]
+        entropy = [self.settings.seed, number, index, again, *([resumed] if resumed else [])]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) % (2**31 - 1)
 
 

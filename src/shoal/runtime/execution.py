@@ -28,7 +28,7 @@ from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress
 from shoal.runtime.repair import known_counts, repair
 from shoal.runtime.replay_folder import earlier_replay, in_use, new_replay
-from shoal.runtime.roster import RosterEntry, count_roles, make_roster
+from shoal.runtime.roster import RosterEntry, count_roles, list_roles, make_roster
 from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.sinks import WandbSettings, make_sinks
@@ -101,7 +101,7 @@ def execute(
                 notes.append(with_replay if found else continue_from_checkpoint(ledger, folder.checkpoints, why))
             ledger.beat()
         before = ledger.env_steps
-        for text in (*_announce(plan, needed), *notes):
+        for text in (*_announce(plan, roster, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, make_sinks(folder.path, wandb, progress.note)) as log:
             earlier = read_metrics(folder.metrics_jsonl)
@@ -194,10 +194,10 @@ def _without_lost_registry(plan: Plan) -> tuple[Plan, list[str]]:
         return replace(plan, settings=alone), [note]
 
 
-def _announce(plan: Plan, needed: int) -> Iterator[str]:
+def _announce(plan: Plan, roster: Sequence[RosterEntry], needed: int) -> Iterator[str]:
     settings = plan.settings
-    actors = f"{settings.actors} actor{'s' * (settings.actors > 1)} of {settings.env.lanes} environments"
-    yield f"{settings.algo} on {plan.spec.env_id}: {actors}, 1 learner, 1 evaluator ({settings.runtime})"
+    environments = f"{plan.lanes} environment{'s' * (plan.lanes > 1)}"
+    yield f"{settings.algo} on {plan.spec.env_id}, {environments}: {list_roles(roster)} ({settings.runtime})"
     steps = f"{settings.replay.capacity:,} steps of {plan.schema.bytes_per_step:,} bytes"
     yield f"replay: {steps}; {gib(needed)} with weights and counts, in {plan.paths.replay}"
     if settings.learner.compile and plan.learner_device.type == "cpu":

@@ -65,6 +65,14 @@ def count_roles(roster: Sequence[RosterEntry]) -> int:
     return sum(len(entry.names) for entry in roster)
 
 
+def list_roles(roster: Sequence[RosterEntry]) -> str:
+    """The roles of a run in words: `learner, 2 actors, evaluator`."""
+    return ", ".join(
+        entry.name if entry.count is None else f"{entry.count} {entry.name}{'s' * (entry.count > 1)}"
+        for entry in roster
+    )
+
+
 def _acting(supervisor: Supervisor) -> Bounds:
     """Actors are many and change slowly: in a run that is no longer young they report half as often, which halves the
     calls of a run whose steps are slow.
