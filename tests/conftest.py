@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
-import shutil
-import tempfile
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from tests.session_folders import WORKER, make_folder
 
 # Before anything imports numpy, torch, pygame or ray: they read these once.
 os.environ.update(
@@ -22,23 +22,25 @@ os.environ.update(
     RAY_USAGE_STATS_ENABLED="0",
     WANDB_MODE="offline",
     # Where the key is kept that signs this user's runs.
-    XDG_CONFIG_HOME=tempfile.mkdtemp(prefix="shoal-tests-config-"),
+    XDG_CONFIG_HOME=make_folder("disk", "config"),
     # Stable-Baselines3 makes a folder at every `learn`, in /tmp if it is not told where.
-    SB3_LOGDIR=tempfile.mkdtemp(prefix="shoal-tests-sb3-"),
-    # Replays of tests go to a place of their own, gone afterwards, on real shared memory where there is some.
-    SHOAL_SHARED_MEMORY=tempfile.mkdtemp(prefix="shoal-tests-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None),
+    SB3_LOGDIR=make_folder("disk", "sb3"),
+    SHOAL_SHARED_MEMORY=make_folder("memory", "replays"),
 )
 
 import psutil
 import pytest
 from hypothesis import settings
 
-for folder in (os.environ[name] for name in ("SHOAL_SHARED_MEMORY", "SB3_LOGDIR", "XDG_CONFIG_HOME")):
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-
 # A shared machine may stall any single example; slowness is measured in benchmarks/, not here.
 settings.register_profile("shoal", deadline=None, print_blob=True)
 settings.load_profile("shoal")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A SIGTERM ends a session as Ctrl-C does: workers are ended and their folders removed."""
+    if WORKER is None and config.getoption("dist", "no") != "no":  # tests of this process would see the handler
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
