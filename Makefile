@@ -22,6 +22,12 @@ PYTHONS = $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3)
 USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+SELECTION :=
+# mypy runs beside the tests: without its cache it takes half a minute. Its words come last, whole.
+CHECK = $(BIN)/python -m ruff check . || exit 1; \
+	$(BIN)/python -m mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
+	$(PYTEST) $(SELECTION) $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
 # Of pip's chatter keep the large downloads, warnings and errors.
 QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); next } \
 	/^Installing collected packages:/ { print "    unpacking", NF - 3, "packages"; fflush(); next } \
@@ -39,15 +45,12 @@ setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt 
 train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like are passed on
 	@$(BIN)/shoal train cartpole_apex_dqn $(ARGS)
 
-# mypy runs beside the tests: without its cache it takes half a minute. Its words come last, whole.
 test: setup  ## the one check: lint, types, tests
-	@$(BIN)/python -m ruff check .
-	@$(BIN)/python -m mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
-	$(PYTEST) $(ARGS); tests=$$?; \
-	wait $$types; types=$$?; cat $(VENV)/mypy.log; exit $$((tests | types))
+	@$(CHECK)
 
-quick: lint  ## lint, types, and the quick tests only (about a minute)
-	@$(PYTEST) -m 'not slow and not stress and not learning and not faults and not attack' $(ARGS)
+quick: setup  ## lint, types, and the quick tests only (about a minute)
+	@$(CHECK)
+quick: SELECTION = -m 'not slow and not stress and not learning and not faults and not attack'
 
 attack: setup  ## only what attacks and kills real runs (minutes; part of test)
 	@$(PYTEST) -m 'attack or faults' $(ARGS)

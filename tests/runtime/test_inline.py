@@ -134,6 +134,7 @@ def test_an_execution_without_evaluations_keeps_the_earlier_result(tmp_path: Pat
     assert (summary.eval_return_mean, summary.eval_return_std) == (0.5, 0.0)
 
 
+@pytest.mark.slow
 def test_evaluating_the_final_weights_does_not_count_as_slow_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

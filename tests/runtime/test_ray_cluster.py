@@ -41,6 +41,7 @@ def busy() -> Iterator[socket.socket]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_be_reached_for_a_moment_is_not_dead(
     busy: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,7 @@ def worked_often(folder: RunFolder) -> bool:
     return all(file.exists() and int(file.read_text() or 0) > 2 for file in files)
 
 
-@pytest.mark.parametrize("runtime", ["inline", "ray"])
+@pytest.mark.parametrize("runtime", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_role_is_one_more_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtime: str
 ) -> None:
