@@ -23,7 +23,7 @@ class Scripted:
         self.ledger = {LedgerWord.STOP: RUN}
         self.calls: list[tuple[str, int]] = []
 
-    def outcome(self) -> Status | None:
+    def status(self) -> Status | None:
         return self._ends if self.calls.count(("train", RUN)) == 2 else None
 
     def work(self, *, trains: bool) -> None:
@@ -32,8 +32,8 @@ class Scripted:
     def end_training(self) -> None:
         self._called("end training")
 
-    def judge(self) -> None:
-        self._called("judge")
+    def evaluate(self) -> None:
+        self._called("evaluate")
 
     def end(self) -> None:
         self._called("end")
@@ -55,5 +55,5 @@ def test_nothing_begins_beside_training_that_has_ended(inline: bool, ends: Statu
     run: Any = Scripted(inline, ends)
     assert supervise(cast(Supervisor, run), run) == ends
     last = [("others", RUN)] if inline else []
-    final = [("end training", WIND_DOWN), ("judge", WIND_DOWN)] if ends == "finished" else []
+    final = [("end training", WIND_DOWN), ("evaluate", WIND_DOWN)] if ends == "finished" else []
     assert run.calls == [("train", RUN), ("others", RUN), ("train", RUN), *last, *final, ("end", HALT)]

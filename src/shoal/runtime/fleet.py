@@ -32,7 +32,7 @@ def supervise(supervisor: Supervisor, fleet: Fleet) -> Status:
         while (status := supervisor.status()) is None:
             fleet.work(trains=True)
             supervisor.record_if_due()
-            if supervisor.inline or supervisor.outcome() is None:  # else what begins beside training is cut at once
+            if supervisor.inline or supervisor.status() is None:  # else what begins beside training is cut at once
                 fleet.work(trains=False)
             supervisor.tick()
         if status == "finished":
