@@ -86,7 +86,7 @@ def _our_update(name: str, device: str, faster: bool = True) -> Callable[[], Any
 
     from shoal.algorithms import get_algorithm
     from shoal.algorithms.interface import LearnerContext
-    from shoal.loops.assembly import _pinned
+    from shoal.loops.assembly import pinned_on
     from shoal.replay import Replay, ShardInfo, ShardReader, ShardWriter, create_shard, step_schema
     from shoal.replay.selectors import Uniform
     from shoal.types import EnvSpec
@@ -104,7 +104,7 @@ def _our_update(name: str, device: str, faster: bool = True) -> Callable[[], Any
         row |= {"terminated": np.zeros(1, np.bool_), "truncated": np.array([step % 1000 == 999])}
         row |= {"boundary": np.array([step > 0 and step % 1000 == 0], np.uint8)}
         writer.append({**row, "weights_version": 0}, steps=1, episodes=0)
-    pinned = {"allocate": _pinned} if device != "cpu" else {}
+    pinned = pinned_on(torch.device(device))
     view = algorithm.make_view(config, schema)
     replay = Replay([ShardReader(path)], Uniform(), view, BATCH, ring=4, **pinned)  # type: ignore[arg-type]
     context = LearnerContext(torch.device(device), compile=faster, prioritized=False)

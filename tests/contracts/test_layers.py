@@ -8,14 +8,19 @@ it must refuse.
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shoal"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "shoal"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
@@ -287,3 +292,27 @@ def test_rule_can_fail(rule: Callable[[Source], list[str]], path: str, text: str
 @pytest.mark.parametrize(("rule", "path", "text"), ACCEPTED)
 def test_rule_lets_good_source_pass(rule: Callable[[Source], list[str]], path: str, text: str) -> None:
     assert rule(Source(PurePosixPath(path), ast.parse(text))) == []
+
+
+def test_what_benchmarks_and_examples_import_exists() -> None:
+    """They are run by hand, some of them rarely: a name that moved would be noticed late."""
+    missing = []
+    for path in sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py")]):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shoal":
+                module = importlib.import_module(str(node.module))
+                names = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+                missing += [f"{path.name}: {node.module}.{name}" for name in names if not _is_module(module, name)]
+    assert not missing
+
+
+def _is_module(package: ModuleType, name: str) -> bool:
+    return importlib.util.find_spec(f"{package.__name__}.{name}") is not None
+
+
+def test_the_code_map_names_every_file_and_no_other() -> None:
+    named = {Path(name).name for name in re.findall(r"`([\w/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text("utf-8"))}
+    files = {path.name for path in PACKAGE.rglob("*.py")} - {"__init__.py", "__main__.py"}
+    assert files - named == set(), "missing in ARCHITECTURE.md"
+    elsewhere = {path.name for folder in ("benchmarks", "examples", "tests") for path in (ROOT / folder).rglob("*.py")}
+    assert named - files - elsewhere == {"__init__.py"} & named, "named in ARCHITECTURE.md and gone"

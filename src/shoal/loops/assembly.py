@@ -124,7 +124,7 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
         seed=seed,
         threads=settings.replay.threads,
         guests=partial(group.guests, readers, view, seed) if group else None,
-        **_pinned_on(device),
+        **pinned_on(device),
     )
     source = PacedReplay(replay, make_pace(plan, ledger), ledger)
     batches = Prefetcher(source, settings.learner.prefetch) if settings.learner.prefetch else source
@@ -164,7 +164,7 @@ def build_inference(plan: Plan, index: int = 0) -> InferenceServer:
             )
         cast(Movable, policy).to(device)
     weights = BoardModule(policy.module, plan.paths.board)
-    return InferenceServer(policy, mailboxes, weights, ledger, settings.actor, **_pinned_on(device))
+    return InferenceServer(policy, mailboxes, weights, ledger, settings.actor, **pinned_on(device))
 
 
 def _limit_threads(threads: int) -> None:
@@ -172,7 +172,7 @@ def _limit_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _pinned_on(device: torch.device) -> dict[str, Any]:
+def pinned_on(device: torch.device) -> dict[str, Any]:
     """How to allocate batches for a device, as an argument."""
     return {"allocate": _pinned} if device.type == "cuda" else {}
 
