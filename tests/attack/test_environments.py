@@ -92,4 +92,4 @@ def test_an_evaluation_that_blocks_does_not_keep_the_run(
     said = capsys.readouterr()
     text = " ".join((said.out + said.err).split())
     assert "has not answered for 1 s: does its environment hang?" in text
-    assert "the final weights are not judged: the evaluator does not answer" in text
+    assert "the final weights are not evaluated: the evaluator does not answer" in text
