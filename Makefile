@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 PYTHON ?=
 ARGS ?=
 EXTRAS ?= dev,sb3,video,mujoco,box2d,multiagent,wandb
-# Tests at a time: as many as there are cores, or fewer. A run on Ray keeps two busy.
-JOBS ?= 2
+# Tests at a time: one more than a small machine has cores, because tests of Ray mostly wait.
+JOBS ?= 3
 # More pip options for torch alone, for example where to find a build without CUDA.
 TORCH_OPTIONS ?=
 
