@@ -48,7 +48,7 @@ train: setup  ## train Ape-X DQN on CartPole; ARGS="--seconds 60" and the like a
 test: setup  ## the one check: lint, types, tests
 	@$(CHECK)
 
-quick: setup  ## lint, types, and the quick tests only (about a minute)
+quick: setup  ## lint, types, and the quick tests only (about 90 seconds)
 	@$(CHECK)
 quick: SELECTION = -m 'not slow and not stress and not learning and not faults and not attack'
 
