@@ -22,6 +22,7 @@ from shoal.algorithms.batches import SequenceBatch
 from shoal.algorithms.interface import (
     Algorithm,
     AlgorithmConfig,
+    CenterImages,
     Decision,
     Learner,
     LearnerContext,
@@ -34,7 +35,7 @@ from shoal.algorithms.interface import (
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.errors import ConfigError
-from shoal.networks import ActorCritic
+from shoal.networks import ActorCritic, center_images
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
 from shoal.replay import Column, Schema, SequenceView
 from shoal.types import Array, EnvSpec
@@ -59,6 +60,7 @@ class ActorCriticConfig(AlgorithmConfig):
         "shallow", description="For images: A3C's network, Nature's, or IMPALA's residual one."
     )
     image_hidden: int = Field(512, ge=1, description="For images: width of the layer after the convolutions.")
+    center_images: CenterImages = False
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
     initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
 
@@ -85,7 +87,7 @@ def check_replay(config: ActorCriticConfig, selectors: tuple[str, ...]) -> None:
 
 def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
     """Policy and value of an observation."""
-    return ActorCritic(
+    network = ActorCritic(
         spec.obs_shape,
         spec.obs_dtype,
         make_distribution(spec).parameters,
@@ -97,6 +99,9 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         share_torso=config.share_torso,
         initial_log_std=config.initial_log_std,
     )
+    if config.center_images:
+        center_images(network)
+    return network
 
 
 def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) -> tuple[Column, ...]:

@@ -29,11 +29,11 @@ from torch import nn
 
 from shoal.algorithms.batches import TransitionBatch
 from shoal.algorithms.epsilon_greedy import EpsilonConfig, EpsilonGreedyPolicy
-from shoal.algorithms.interface import Algorithm, Learner, LearnerContext, LearningRate, Width
+from shoal.algorithms.interface import Algorithm, CenterImages, Learner, LearnerContext, LearningRate, Width
 from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
 from shoal.algorithms.optimizer import TargetNetwork
-from shoal.networks import QNetwork
+from shoal.networks import QNetwork, center_images
 from shoal.ops import double_q_target, huber, linear_schedule, q_learning_target, td_error
 from shoal.replay import Column, NStepView
 from shoal.types import EnvSpec
@@ -47,6 +47,7 @@ class ValueConfig(EpsilonConfig):
     gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
     target_period: int = Field(2_500, ge=1, description="Updates between two copies into the target network.")
     hidden: tuple[Width, ...] = Field((256, 256), description="Layer widths for vector observations.")
+    center_images: CenterImages = False
     dueling: bool = Field(True, description="Value and advantage streams.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
@@ -90,8 +91,14 @@ def value_algorithm(
 ) -> Algorithm:
     """An Ape-X Q-learner: its algorithms differ in the network and the loss."""
 
+    def make(config: ValueConfig, spec: EnvSpec) -> nn.Module:
+        network = make_network(config, spec)
+        if config.center_images:
+            center_images(network)
+        return network
+
     def make_learner(config: ValueConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
-        network = make_network(config, spec).to(context.device)
+        network = make(config, spec).to(context.device)
         target, loss = copy.deepcopy(network), make_loss(config, context.device)
         objective = Objective(
             parameters=network,
@@ -111,9 +118,7 @@ def value_algorithm(
         check=lambda spec: require_kind(spec, name, "discrete"),
         columns=lambda config, spec: (Column("priority", "float32"),),
         make_view=lambda config, schema: NStepView(schema, config.n_step, config.gamma),
-        make_policy=lambda config, spec, context: EpsilonGreedyPolicy(
-            make_network(config, spec), config, spec, context
-        ),
+        make_policy=lambda config, spec, context: EpsilonGreedyPolicy(make(config, spec), config, spec, context),
         make_learner=make_learner,
         actions="discrete",
         defaults={

@@ -31,6 +31,10 @@ Width = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer."""
 LearningRate = Annotated[float, Field(gt=0, le=1, description="The optimizer's step size at the start.")]
 
+CenterImages = Annotated[
+    bool, Field(description="Images: first filters with mean 0, which a bright background cannot switch off.")
+]
+
 
 class AlgorithmConfig(BaseModel):
     """Base of every algorithm's hyper-parameters: each declared once, with type, default, range and a line of doc."""
@@ -176,6 +180,8 @@ class Algorithm:
         make_view: how it reads rows.
         make_policy, make_learner: its parts.
         defaults: settings of other sections that suit it, for instance `{"learner": {"batch_size": 512}}`.
+        suited: settings of any section that suit an environment, its own (`algorithm`) among them. The defaults of
+            `config` are the papers'.
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps learned from in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
@@ -191,6 +197,7 @@ class Algorithm:
     make_policy: Callable[[Any, EnvSpec, PolicyContext], Policy]
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    suited: Callable[[EnvSpec], Mapping[str, Any]] = lambda spec: {}
     check_replay: Callable[[Any, tuple[str, ...]], None] = lambda config, selectors: None
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1

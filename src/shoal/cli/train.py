@@ -64,8 +64,10 @@ def train(
 ) -> None:
     """Train an agent.
 
-    Values come in layers, later ones win: defaults, the algorithm's defaults, the scenario, the command line. Every
-    setting can be given as KEY=VALUE; the last part of its name is enough when it is unique.
+    Values come in layers, later ones win: defaults, the algorithm's defaults, what suits the environment, the scenario,
+    the command line. Every setting can be given as KEY=VALUE; the last part of its name is enough when it is unique.
+
+    Without --algo one is chosen that suits the environment's observations and actions.
 
     A run ends at --steps, --seconds or --stop-return, whichever comes first. With none of them, here or in the
     scenario, it ends at the return where the environment counts as solved, and after 1,000,000 steps at the latest.
@@ -95,6 +97,8 @@ def train(
         words += _words(named_settings(steps=steps, seconds=seconds, stop_return=stop_return, address=address))
         chosen = load_target(target, words, trust=trust)
         plan, folder = begin(chosen, out)
+        for reason in () if quiet else chosen.reasons:
+            typer.echo(reason)
         if not quiet and target == chosen.env.id and (names := scenarios_for(target, chosen.algo)):
             typer.echo(f"Settings made for {chosen.algo} on {target}: `shoal train {names[0]}`.")
         for note in left_out(target, chosen):

@@ -1,6 +1,7 @@
 """Loads settings from a scenario file, from a run, or for an environment's name alone.
 
-Values come in layers; later ones win: defaults < the algorithm's defaults < the scenario < the command line.
+Values come in layers; later ones win: defaults < the algorithm's defaults < what suits the environment < the scenario <
+the command line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import gymnasium
 
 from shoal.algorithms import ALGORITHMS
+from shoal.config.environment import Look, look_at, look_without_import
 from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
 from shoal.config.trust import CONSENT, require_trust
 from shoal.config.validate import validated
@@ -31,32 +33,37 @@ EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
 """The environment shown where only an algorithm is asked about, by the actions it learns."""
 
 
-def load_scenario(path: Path, overrides: Overrides = ()) -> RunSettings:
+def load_scenario(path: Path, overrides: Overrides = (), look: Look = look_at) -> RunSettings:
     """Reads a scenario.
 
     Args:
         path: a YAML file; or the name, without its ending, of one in `scenarios/` here or of one that comes with Shoal.
         overrides: changes to it, as `KEY=VALUE` texts or as a mapping.
+        look: how to look at its environment.
 
     Raises:
         UnknownName: no such file, algorithm or setting; names the nearest.
         ConfigError: it is not YAML, or values cannot be used; names the values and what can be used.
     """
     file = find_scenario_file(path)
-    return _settings(file, read_scenario(file), overrides)
+    return _settings(file, read_scenario(file), overrides, look)
 
 
-def _settings(file: Path, content: Mapping[str, Any], overrides: Overrides = ()) -> RunSettings:
+def _settings(
+    file: Path, content: Mapping[str, Any], overrides: Overrides = (), look: Look | None = None
+) -> RunSettings:
     pairs = parse_overrides(overrides)
     if "framework" in content:
         raise ConfigError(f"{file} is a scenario of Stable-Baselines3: run it with `shoal share {file} -n 1`.")
-    fields, data, problems = layered(content, pairs)
+    fields, data, problems = layered(content, pairs, look)
     return validated(fields, data, problems, "" if pairs else str(file))
 
 
-def settings_for(env_id: str, algo: str, overrides: Overrides = ()) -> RunSettings:
-    """Settings without a scenario: defaults, the algorithm's defaults, the overrides. Raises as `load_scenario`."""
-    return validated(*layered({"env": {"id": env_id}, "algo": algo}, parse_overrides(overrides)))
+def settings_for(env_id: str, algo: str, overrides: Overrides = (), look: Look = look_at) -> RunSettings:
+    """Settings without a scenario: defaults, those of the algorithm and of the environment, the overrides. Raises as
+    `load_scenario`.
+    """
+    return validated(*layered({"env": {"id": env_id}, "algo": algo}, parse_overrides(overrides), look))
 
 
 def load_config(run_folder: Path) -> RunSettings:
@@ -81,7 +88,7 @@ def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, 
     if target.endswith(ENDINGS) or target in scenario_names():
         file = find_scenario_file(Path(target))
         if not _is_of_a_run(file):
-            return _settings(file, read_scenario(file), overrides)
+            return _settings(file, read_scenario(file), overrides, look_at)
         content = _read_config(file)
         settings = _settings(file, content, overrides)
         if not trust:
@@ -93,16 +100,16 @@ def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, 
     near = difflib.get_close_matches(target, scenario_names(), n=1, cutoff=0.75)
     if near and target not in gymnasium.registry:
         raise UnknownName("environment or scenario", target, near)
-    return validated(*layered({"env": {"id": target}}, pairs))
+    return validated(*layered({"env": {"id": target}}, pairs, look_at))
 
 
 def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
     """Settings of a scenario or, on an example environment, of an algorithm."""
     if name in ALGORITHMS:
         continuous = ALGORITHMS[name].actions == "continuous"
-        return settings_for(CONTINUOUS_EXAMPLE_ENV if continuous else EXAMPLE_ENV, name, overrides)
+        return settings_for(CONTINUOUS_EXAMPLE_ENV if continuous else EXAMPLE_ENV, name, overrides, look_without_import)
     if name.endswith(ENDINGS) or name in scenario_names():
-        return load_scenario(Path(name), overrides)
+        return load_scenario(Path(name), overrides, look_without_import)
     raise UnknownName("algorithm or scenario", name, [*ALGORITHMS, *scenario_names()])
 
 

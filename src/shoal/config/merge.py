@@ -1,4 +1,5 @@
-"""Merges the layers of settings: the algorithm's defaults, the scenario, the command line. Later ones win."""
+"""Merges the layers of settings: the algorithm's defaults, what suits the environment, the scenario, the command line.
+Later ones win."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.algorithms import get_algorithm
+from shoal.algorithms.choice import choose_algorithm
+from shoal.config.environment import Look, suited_to
 from shoal.config.fields import Fields, Key, dotted
 from shoal.config.values import parse_yaml, shown
 from shoal.errors import ConfigError
@@ -33,18 +36,31 @@ def parse_overrides(overrides: Overrides) -> list[tuple[str, Any]]:
 
 
 def layered(
-    scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]]
+    scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], look: Look | None = None
 ) -> tuple[Fields[RunSettings], dict[str, Any], list[ConfigError]]:
     """Merges the layers of a run's settings.
+
+    Args:
+        scenario: the values of a file.
+        overrides: the values above them.
+        look: how to look at the environment, to choose defaults that suit it. None for a run that exists: its settings
+            are complete, and may be somebody else's.
 
     Returns:
         the settings there are, the values given for them (not yet validated), and the overrides that name none.
     """
-    algo = chosen_algo(scenario, overrides, DEFAULT_ALGO)
-    if not isinstance(algo, str):
-        raise ConfigError(f"algo = {shown(algo)} cannot be used: it must be a name that `shoal algorithms` lists.")
+    named = chosen_algo(scenario, overrides)
+    if named is not None and not isinstance(named, str):
+        raise ConfigError(f"algo = {shown(named)} cannot be used: it must be a name that `shoal algorithms` lists.")
+    algo: str = named or DEFAULT_ALGO
+    suited: Mapping[str, Any] = {}
     fields = Fields.of(algo)
-    below = merged(get_algorithm(algo).defaults, merged(_unfolded(scenario, fields), {"algo": algo}))
+    spec = look(overridden(_unfolded(scenario, fields), overrides, fields)[0].get("env")) if look is not None else None
+    if spec is not None:
+        algo = named or choose_algorithm(spec)
+        fields, suited = Fields.of(algo), suited_to(spec, get_algorithm(algo), named=named is not None)
+    definition = get_algorithm(algo)
+    below = merged(merged(definition.defaults, suited), merged(_unfolded(scenario, fields), {"algo": algo}))
     data, problems = overridden(below, overrides, fields)
     if goal_left_out(scenario, data.get("env")) is not None:
         below["stop"] = {key: value for key, value in below["stop"].items() if key != "mean_return"}
@@ -103,7 +119,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def chosen_algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], default: str) -> Any:
+def chosen_algo(scenario: Mapping[str, Any], overrides: Sequence[tuple[str, Any]], default: str | None = None) -> Any:
     """What names the algorithm, which decides what can be set."""
     return next((value for name, value in reversed(overrides) if name == "algo"), scenario.get("algo", default))
 

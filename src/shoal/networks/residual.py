@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import ConfigError
-from shoal.networks.torso import first_convolution
+from shoal.networks.torso import FirstConvolution
 
 SECTIONS = (16, 32, 32)
 """Channels of the three sections; each halves the image and adds two residual blocks."""
@@ -45,7 +45,8 @@ class ResidualCNN(nn.Module):
         layers: list[nn.Module] = []
         channels = in_channels
         for section in SECTIONS:
-            layers.append(nn.Conv2d(channels, section, kernel_size=3, padding=1))
+            kind = nn.Conv2d if layers else FirstConvolution
+            layers.append(kind(channels, section, kernel_size=3, padding=1))
             layers.append(nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
             layers += [_Block(section), _Block(section)]
             channels, height, width = section, (height + 1) // 2, (width + 1) // 2
@@ -54,5 +55,5 @@ class ResidualCNN(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = first_convolution(cast(nn.Conv2d, self.layers[0]), obs, self.channels_last)
+        x = cast(FirstConvolution, self.layers[0]).images(obs, self.channels_last)
         return torch.relu(self.layers[1:](x)).flatten(1)

@@ -52,6 +52,38 @@ class MLP(nn.Module):
         return features
 
 
+class FirstConvolution(nn.Conv2d):
+    """A network's first layer on stored images: uint8 is scaled to [0, 1], floating point is taken as it is.
+
+    It is the weights that are scaled, a few thousand values instead of all pixels of a batch: a tenth of an actor's
+    convolutions.
+
+    `centered`: the mean of each filter's weights is taken out, so that it answers to contrasts and not to brightness.
+    Pixels are positive and mostly background. Without it every step of Adam moves all pixels' weights of a filter
+    together, and a few steps of one sign switch the filter off for good.
+    """
+
+    centered = False
+
+    def images(self, obs: Tensor, channels_last: bool) -> Tensor:
+        """[B, C, H, W] (or [B, H, W, C]) -> [B, out, h, w]"""
+        x, weight = obs.to(self.weight.dtype), self.weight
+        if self.centered:
+            weight = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
+        if obs.dtype == torch.uint8:
+            weight = weight * (1.0 / 255.0)
+        if channels_last:
+            x = x.permute(0, 3, 1, 2)
+        return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+def center_images(network: nn.Module) -> None:
+    """Sets `centered` in all first convolutions of a network."""
+    for module in network.modules():
+        if isinstance(module, FirstConvolution):
+            module.centered = True
+
+
 class NatureCNN(nn.Module):
     """The three convolutions of "Human-level control through deep reinforcement learning", flattened.
 
@@ -75,7 +107,7 @@ class NatureCNN(nn.Module):
         self.channels_last = channels_last
         self.in_shape = (height, width, in_channels) if channels_last else (in_channels, height, width)
         self.out_features = 64 * _conv_size(height) * _conv_size(width)
-        self.conv1 = nn.Conv2d(in_channels, 32, kernel_size=8, stride=4)
+        self.conv1 = FirstConvolution(in_channels, 32, kernel_size=8, stride=4)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=4, stride=2)
         self.conv3 = nn.Conv2d(64, 64, kernel_size=3, stride=1)
 
@@ -83,7 +115,7 @@ class NatureCNN(nn.Module):
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
         if tuple(obs.shape[1:]) != self.in_shape:
             raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
-        x = torch.relu_(first_convolution(self.conv1, obs, self.channels_last))
+        x = torch.relu_(self.conv1.images(obs, self.channels_last))
         x = torch.relu_(self.conv2(x))
         x = torch.relu_(self.conv3(x))
         return x.flatten(1)  # [B, 64 * h * w]
@@ -106,27 +138,13 @@ class SmallCNN(nn.Module):
         self.channels_last = channels_last
         rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in (height, width))
         self.out_features = 32 * rows * columns
-        self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=8, stride=4)
+        self.conv1 = FirstConvolution(in_channels, 16, kernel_size=8, stride=4)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=4, stride=2)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = torch.relu_(first_convolution(self.conv1, obs, self.channels_last))
+        x = torch.relu_(self.conv1.images(obs, self.channels_last))
         return torch.relu_(self.conv2(x)).flatten(1)
-
-
-def first_convolution(layer: nn.Conv2d, obs: Tensor, channels_last: bool) -> Tensor:
-    """A network's first layer on stored images, uint8 scaled to [0, 1]: [B, C, H, W] -> [B, out, h, w].
-
-    It is the weights that are scaled, a few thousand values instead of all pixels of a batch: a tenth of an actor's
-    convolutions.
-    """
-    x, weight = obs.to(layer.weight.dtype), layer.weight
-    if obs.dtype == torch.uint8:
-        weight = weight * (1.0 / 255.0)
-    if channels_last:
-        x = x.permute(0, 3, 1, 2)
-    return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
 def image_layout(obs_shape: tuple[int, ...], obs_dtype: str) -> str | None:

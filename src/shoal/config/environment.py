@@ -1,0 +1,67 @@
+"""Defaults that depend on what is known before the start: the environment's kind, and the machine's cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from shoal.algorithms import Algorithm
+from shoal.algorithms.choice import described, sees_images
+from shoal.envs import EnvSettings, describe_env
+from shoal.errors import ShoalError
+from shoal.types import EnvSpec
+
+FREE_CORES = 2
+"""Of those that actors leave free where they take all: for the learner and the rest."""
+MOST_ACTORS = 14
+
+
+Look = Callable[[Any], EnvSpec | None]
+"""From an `env` section to what it describes; None if that is not known."""
+
+
+def look_at(env: Any) -> EnvSpec | None:
+    """Makes the environment once. None if that fails, which the start of the run will explain."""
+    try:
+        return describe_env(EnvSettings.model_validate(env if isinstance(env, Mapping) else {"id": env}))
+    except (ShoalError, ValidationError):
+        return None
+
+
+def look_without_import(env: Any) -> EnvSpec | None:
+    """As `look_at`, but imports no module that the environment's id names."""
+    named = env.get("id") if isinstance(env, Mapping) else env
+    return None if ":" in str(named) else look_at(env)
+
+
+def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool) -> Mapping[str, Any]:
+    """The layer of settings that suit an environment and this machine, with the reasons.
+
+    Args:
+        spec: the environment.
+        algorithm: the run's.
+        named: whether the user named it.
+    """
+    kind, reasons = described(spec), []
+    if not named:
+        reasons.append(f"algo = {algorithm.name}: the surest for {kind}.")
+    suited = dict(algorithm.suited(spec))
+    if suited:
+        reasons.append(f"Settings not given are those of {algorithm.name} for {kind}.")
+    if sees_images(spec) and (actors := actors_for_images(cores())) != 2:
+        suited["actors"] = actors
+        reasons.append(f"actors = {actors}, because this machine has {cores()} cores.")
+    return {**suited, "reasons": reasons}
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def actors_for_images(cores: int) -> int:
+    """Images take most of the time: all cores that the learner and the evaluator leave free."""
+    return max(1, min(MOST_ACTORS, max(2 if cores > 1 else 1, cores - FREE_CORES)))
