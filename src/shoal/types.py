@@ -40,6 +40,7 @@ class EnvSpec:
         action_shape: shape of one action; `()` for discrete actions.
         action_low, action_high: bounds of a continuous action, flattened; empty for discrete actions.
         reward_threshold: the return at which the environment counts as solved, if it has one.
+        unit_observations: whether all observed values are within [-1, 1] by their space, as one-hot vectors are.
     """
 
     env_id: str
@@ -51,6 +52,7 @@ class EnvSpec:
     action_low: tuple[float, ...] = ()
     action_high: tuple[float, ...] = ()
     reward_threshold: float | None = None
+    unit_observations: bool = False
 
     @property
     def frame_shape(self) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def test_the_environment_may_be_a_setting(run_shoal: Shoal, given: tuple[str, ..
         (("CartPole-v1", "batch_size"), "'batch_size' is no setting: write KEY=VALUE"),
         (("CartPole-v1", "batchsize=3"), "Did you mean 'learner.batch_size'?"),
         (("CartPole-v1", "capacity=500", "min_size=1000"), "replay.min_size = 1000 is more than replay.capacity = 500"),
-        (("Pendulum-v1",), "needs discrete actions"),
+        (("Pendulum-v1", "--algo=apex-dqn"), "needs discrete actions"),
         (("no_such_package:Env-v0",), "cannot import 'no_such_package'"),
     ],
 )

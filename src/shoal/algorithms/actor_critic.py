@@ -8,8 +8,8 @@ environment's bounds; `feature` when a selector compares features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from torch import nn
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import SequenceBatch
+from shoal.algorithms.choice import sees_images
 from shoal.algorithms.interface import (
     Algorithm,
     AlgorithmConfig,
@@ -27,12 +28,14 @@ from shoal.algorithms.interface import (
     Learner,
     LearnerContext,
     LearningRate,
+    NormalizeObservations,
     Outcome,
     Policy,
     PolicyContext,
     Width,
 )
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic, center_images
@@ -61,6 +64,10 @@ class ActorCriticConfig(AlgorithmConfig):
     )
     image_hidden: int = Field(512, ge=1, description="For images: width of the layer after the convolutions.")
     center_images: CenterImages = False
+    normalize_observations: NormalizeObservations = False
+    normalize_values: bool = Field(
+        False, description="The value head predicts returns with mean 0 and deviation 1: any size of rewards will do."
+    )
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
     initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
 
@@ -98,6 +105,8 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         lstm=config.lstm,
         share_torso=config.share_torso,
         initial_log_std=config.initial_log_std,
+        normalize_observations=config.normalize_observations,
+        normalize_values=config.normalize_values,
     )
     if config.center_images:
         center_images(network)
@@ -145,7 +154,54 @@ def sequence_learner(
         gradient_clip=config.gradient_clip,
         optimizer=config.optimizer,
     )
-    return GradientLearner({"policy": network, **(targets or {})}, [objective], follows, context)
+    statistics = _Statistics(network, context)
+    saved = {"policy": network, **(targets or {}), **statistics.saved}
+    return GradientLearner(saved, [objective], follows, context, prepare=statistics)
+
+
+class _Statistics(Statistics):
+    """Of observations and of returns."""
+
+    def __init__(self, network: ActorCritic, context: LearnerContext) -> None:
+        super().__init__(network.norm, context)
+        self._network = network
+
+    def __call__(self, batch: SequenceBatch) -> SequenceBatch:
+        if self._network.value_norm is not None:
+            self._network.value_norm.follow(self._network.value_head)
+        return cast(SequenceBatch, super().__call__(batch))
+
+
+def suited_settings(
+    spec: EnvSpec, own: Mapping[str, Any], selectors: Sequence[Mapping[str, Any]], image_selectors: Any = None
+) -> Mapping[str, Any]:
+    """What learns on most environments, for both algorithms.
+
+    Args:
+        spec: the environment.
+        own: settings that only one of them has.
+        selectors: ways to draw. With vectors an update takes milliseconds: each step is used eight times.
+        image_selectors: the same for images.
+    """
+    if sees_images(spec):
+        algorithm = {"torso": "small", "image_hidden": 256, "learning_rate": 6e-4, "entropy_cost": 0.003}
+        return {
+            "algorithm": {**algorithm, "center_images": True, **own},
+            "learner": {"batch_size": 8, "publish_every": 4},
+            "replay": {"selectors": list(image_selectors or selectors)},
+            "env": {"lanes": 16},
+        }
+    algorithm = {
+        "unroll": 32,
+        "learning_rate": 5e-4,
+        "normalize_values": True,
+        "normalize_observations": not spec.unit_observations,
+    }
+    return {
+        "algorithm": {**algorithm, **own},
+        "learner": {"batch_size": 8, "prefetch": 0},
+        "replay": {"selectors": list(selectors)},
+    }
 
 
 def sequence_algorithm(
@@ -154,6 +210,7 @@ def sequence_algorithm(
     config: type[ActorCriticConfig],
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner],
     queue: Mapping[str, Any],
+    suited: Callable[[EnvSpec], Mapping[str, Any]],
     check_replay: Callable[[Any, tuple[str, ...]], None] = check_replay,
     records_value: Callable[[Any], bool] = lambda config: False,
 ) -> Algorithm:
@@ -165,6 +222,7 @@ def sequence_algorithm(
         config: its hyper-parameters.
         make_learner: see `Algorithm`.
         queue: the selector that fresh sequences come from.
+        suited: see `Algorithm`.
         check_replay: see `Algorithm`.
         records_value: whether the policy records the value of each observation.
     """
@@ -185,6 +243,7 @@ def sequence_algorithm(
         feature_column=feature_column,
         steps_per_draw=lambda config: config.unroll,
         served=True,
+        suited=suited,
         defaults={
             "actor": {"weights_period": 1},
             "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},

@@ -79,7 +79,8 @@ class PricingPolicy:
         ladder = sigma_ladder(context.actors * context.lanes, config.noise_max, config.noise_min)
         # Each actor gets its share of bold and careful lanes.
         noise = GaussianNoise(ladder[context.index :: context.actors], config.noise_correlation)
-        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, context)
+        repeat = config.repeat_exploration
+        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, context, repeat)
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
         self._taken: Array = np.zeros(context.lanes, np.float32)
         self._best: Array = np.zeros(context.lanes, np.float32)
@@ -143,4 +144,5 @@ ALGORITHM = common.continuous_algorithm(
     lanes=4,
     columns=(Column("priority", "float32"),),
     selector={"type": "prioritized", "alpha": 0.6},
+    suited=common.SUITED_DPG,
 )

@@ -19,7 +19,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,20 @@ from pydantic import Field
 from torch import nn
 
 from shoal.algorithms.batches import TransitionBatch
+from shoal.algorithms.choice import sees_images
 from shoal.algorithms.epsilon_greedy import EpsilonConfig, EpsilonGreedyPolicy
-from shoal.algorithms.interface import Algorithm, CenterImages, Learner, LearnerContext, LearningRate, Width
+from shoal.algorithms.interface import (
+    Algorithm,
+    CenterImages,
+    Learner,
+    LearnerContext,
+    LearningRate,
+    NormalizeObservations,
+    Width,
+)
 from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.networks import QNetwork, center_images
 from shoal.ops import double_q_target, huber, linear_schedule, q_learning_target, td_error
@@ -48,6 +58,7 @@ class ValueConfig(EpsilonConfig):
     target_period: int = Field(2_500, ge=1, description="Updates between two copies into the target network.")
     hidden: tuple[Width, ...] = Field((256, 256), description="Layer widths for vector observations.")
     center_images: CenterImages = False
+    normalize_observations: NormalizeObservations = False
     dueling: bool = Field(True, description="Value and advantage streams.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
@@ -60,9 +71,25 @@ class Config(ValueConfig):
     huber_delta: float = Field(1.0, gt=0, description="Where the loss turns from quadratic to linear.")
 
 
-def make_network(config: Config, spec: EnvSpec) -> nn.Module:
+def make_network(config: Config, spec: EnvSpec) -> QNetwork:
     """Action values of an observation: [B, *obs_shape] -> [B, A]."""
-    return QNetwork(spec.obs_shape, spec.obs_dtype, spec.num_actions, config.hidden, config.dueling)
+    return q_network(config, spec)
+
+
+def q_network(config: ValueConfig, spec: EnvSpec, quantiles: int | None = None) -> QNetwork:
+    """The family's network."""
+    network = QNetwork(
+        spec.obs_shape,
+        spec.obs_dtype,
+        spec.num_actions,
+        config.hidden,
+        config.dueling,
+        quantiles=quantiles,
+        normalize_observations=config.normalize_observations,
+    )
+    if config.center_images:
+        center_images(network)
+    return network
 
 
 def dqn_loss(
@@ -80,7 +107,27 @@ def dqn_loss(
     return Loss(huber(error, huber_delta), error, {"q_mean": q_tm1.mean()})
 
 
-MakeNetwork = Callable[[Any, EnvSpec], nn.Module]
+def _suited(spec: EnvSpec) -> Mapping[str, Any]:
+    """What learns on most environments. With vectors the paper's settings need ten times as many steps."""
+    if sees_images(spec):
+        return {"algorithm": {"center_images": True}}
+    algorithm = {
+        "learning_rate": 5e-4,
+        "adam_epsilon": 1e-5,
+        "gradient_clip": 10.0,
+        "target_period": 250,
+        "hidden": [128, 128],
+        "normalize_observations": not spec.unit_observations,
+        "repeat_exploration": True,
+    }
+    return {
+        "algorithm": algorithm,
+        "learner": {"batch_size": 128, "publish_every": 4, "prefetch": 0},
+        "replay": {"capacity": 100_000, "min_size": 1_000, "samples_per_insert": 32},  # an update for every four steps
+    }
+
+
+MakeNetwork = Callable[[Any, EnvSpec], QNetwork]
 ValueLoss = Callable[[nn.Module, nn.Module, TransitionBatch], Loss]
 """Of the online network, the target network and a batch."""
 MakeLoss = Callable[[Any, torch.device], ValueLoss]
@@ -91,14 +138,8 @@ def value_algorithm(
 ) -> Algorithm:
     """An Ape-X Q-learner: its algorithms differ in the network and the loss."""
 
-    def make(config: ValueConfig, spec: EnvSpec) -> nn.Module:
-        network = make_network(config, spec)
-        if config.center_images:
-            center_images(network)
-        return network
-
     def make_learner(config: ValueConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
-        network = make(config, spec).to(context.device)
+        network = make_network(config, spec).to(context.device)
         target, loss = copy.deepcopy(network), make_loss(config, context.device)
         objective = Objective(
             parameters=network,
@@ -109,7 +150,9 @@ def value_algorithm(
         )
         follows = TargetNetwork(target, network, period=config.target_period)
         beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
-        return GradientLearner({"policy": network, "target": target}, [objective], [follows], context, beta=beta)
+        statistics = Statistics(network.norm, context)
+        saved = {"policy": network, "target": target, **statistics.saved}
+        return GradientLearner(saved, [objective], [follows], context, beta=beta, prepare=statistics)
 
     return Algorithm(
         name=name,
@@ -118,9 +161,12 @@ def value_algorithm(
         check=lambda spec: require_kind(spec, name, "discrete"),
         columns=lambda config, spec: (Column("priority", "float32"),),
         make_view=lambda config, schema: NStepView(schema, config.n_step, config.gamma),
-        make_policy=lambda config, spec, context: EpsilonGreedyPolicy(make(config, spec), config, spec, context),
+        make_policy=lambda config, spec, context: EpsilonGreedyPolicy(
+            make_network(config, spec), config, spec, context
+        ),
         make_learner=make_learner,
         actions="discrete",
+        suited=_suited,
         defaults={
             "learner": {"batch_size": 512, "prefetch": 2},
             "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},

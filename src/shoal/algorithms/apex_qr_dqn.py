@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, value_algorithm
+from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, q_network, value_algorithm
 from shoal.algorithms.batches import TransitionBatch
 from shoal.algorithms.learner import Loss
 from shoal.networks import QNetwork
@@ -36,10 +36,9 @@ class Config(ValueConfig):
     kappa: float = Field(1.0, gt=0, description="Where the quantile loss turns from quadratic to linear.")
 
 
-def make_network(config: Config, spec: EnvSpec) -> nn.Module:
+def make_network(config: Config, spec: EnvSpec) -> QNetwork:
     """Quantiles of the return of each action: [B, *obs_shape] -> [B, A, N]."""
-    shape = (spec.obs_shape, spec.obs_dtype, spec.num_actions)
-    return QNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
+    return q_network(config, spec, config.quantiles)
 
 
 def quantile_loss(network: nn.Module, target: nn.Module, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import TransitionBatch
@@ -23,23 +23,23 @@ from shoal.algorithms.interface import (
     AlgorithmConfig,
     Learner,
     LearnerContext,
+    NormalizeObservations,
     Policy,
     PolicyContext,
     Width,
 )
 from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.moments import RunningMoments
 from shoal.algorithms.optimizer import TargetNetwork
+from shoal.algorithms.repeated_actions import RepeatExploration
 from shoal.errors import ConfigError
 from shoal.networks import CriticNetwork, PolicyNetwork, Scratch
 from shoal.networks.activations import Activation
 from shoal.networks.torso import image_layout
-from shoal.ops import Moments, linear_schedule, merged_moments
+from shoal.ops import linear_schedule
 from shoal.replay import Column, NStepView
 from shoal.types import EnvSpec
-
-ROWS_BEHIND_ADOPTED = 10_000
-"""Statistics that come with weights do not say how many rows they are of: assume enough to outweigh a batch."""
 
 # Declared once, with range and meaning; each algorithm gives its own default.
 NStep = Annotated[int, Field(ge=1, le=64, description="Steps of reward before the bootstrap.")]
@@ -79,9 +79,8 @@ class ContinuousConfig(AlgorithmConfig):
     policy_hidden: PolicyHidden = (256, 256)
     critic_hidden: CriticHidden = (256, 256)
     activation: ActivationName = "relu"
-    normalize_observations: bool = Field(
-        False, description="Networks see observations with mean 0 and deviation 1, by what the learner has drawn."
-    )
+    normalize_observations: NormalizeObservations = False
+    repeat_exploration: RepeatExploration = False
     reward_scale: float = Field(1.0, gt=0, description="What rewards are multiplied with before they are learned.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
@@ -127,7 +126,7 @@ def critic_network(config: ContinuousConfig, spec: EnvSpec, members: int = 1, ou
 def noisy_policy(config: NoiseConfig, spec: EnvSpec, context: PolicyContext) -> Policy:
     """A deterministic policy that explores with Gaussian noise, the same in all lanes."""
     noise = GaussianNoise(np.full(context.lanes, config.noise), config.noise_correlation)
-    return ExploringPolicy(policy_network(config, spec), noise, as_it_is, spec, context)
+    return ExploringPolicy(policy_network(config, spec), noise, as_it_is, spec, context, config.repeat_exploration)
 
 
 class Networks(NamedTuple):
@@ -224,24 +223,6 @@ def continuous_learner(
     )
 
 
-class RunningMoments(nn.Module):
-    """Statistics of all observations that were drawn, in double precision: saved with the learner."""
-
-    size: Tensor
-    mean: Tensor
-    variance: Tensor
-
-    def __init__(self, like: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("size", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("mean", torch.zeros_like(like, dtype=torch.float64))
-        self.register_buffer("variance", torch.zeros_like(like, dtype=torch.float64))
-
-    def set(self, moments: Moments) -> None:
-        for name, value in moments._asdict().items():
-            getattr(self, name).copy_(value)
-
-
 class PreparedBatches:
     """Normalised observations, actions in [-1, 1], scaled rewards."""
 
@@ -259,9 +240,7 @@ class PreparedBatches:
     def __call__(self, batch: TransitionBatch) -> TransitionBatch:
         policy, kept = self._policy, self._moments
         if kept is not None and policy.norm is not None:
-            rows = batch.obs.reshape(batch.obs.shape[0], -1)
-            kept.set(merged_moments(Moments(kept.size, kept.mean, kept.variance), rows.float()))
-            policy.norm.set(kept.mean, kept.variance)
+            kept.include(batch.obs, policy.norm)
         reward = batch.reward if self._scale == 1.0 else batch.reward * self._scale
         with torch.no_grad():
             obs, next_obs = policy.normalized(batch.obs), policy.normalized(batch.next_obs)
@@ -271,7 +250,21 @@ class PreparedBatches:
         """The statistics are now those that came with the weights."""
         norm = self._policy.norm
         if self._moments is not None and norm is not None and self._policy.learned:
-            self._moments.set(Moments(torch.tensor(ROWS_BEHIND_ADOPTED), norm.mean, norm.variance))
+            self._moments.adopt(norm)
+
+
+SUITED_DPG: Mapping[str, Any] = {
+    "learning_rate": 1e-3,
+    "policy_learning_rate": 3e-4,
+    "n_step": 3,
+    "tau": 0.005,
+    "target_period": 1,
+    "activation": "relu",
+    "reward_scale": 0.1,
+    "policy_hidden": [256, 256],
+    "critic_hidden": [256, 256],
+}
+"""Of the algorithms with one critic: targets that move a little at every update, and no far n-step returns."""
 
 
 def continuous_algorithm(
@@ -286,6 +279,7 @@ def continuous_algorithm(
     lanes: int,
     columns: tuple[Column, ...] = (),
     selector: Mapping[str, Any] | None = None,
+    suited: Mapping[str, Any] | None = None,
 ) -> Algorithm:
     """An entry of the registry: what the algorithms differ in.
 
@@ -300,6 +294,7 @@ def continuous_algorithm(
         lanes: environments per actor.
         columns: what its policy records.
         selector: how it draws, if not uniformly.
+        suited: hyper-parameters that learn on most environments, where they are not the paper's.
     """
     replay: dict[str, Any] = {"capacity": 1_000_000, "min_size": min_size, "samples_per_insert": samples_per_insert}
     replay["selectors"] = [selector or {"type": "uniform"}]
@@ -313,5 +308,10 @@ def continuous_algorithm(
         make_policy=make_policy,
         make_learner=make_learner,
         actions="continuous",
+        suited=lambda spec: {
+            "algorithm": {"repeat_exploration": True, **(suited or {})},
+            "learner": {"publish_every": 4},
+            "replay": {"min_size": 1_000},
+        },
         defaults={"learner": {"batch_size": 256}, "replay": replay, "env": {"lanes": lanes}},
     )

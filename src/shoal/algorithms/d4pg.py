@@ -122,4 +122,5 @@ ALGORITHM = common.continuous_algorithm(
     min_size=1_000,
     samples_per_insert=128,
     lanes=4,
+    suited=common.SUITED_DPG,
 )

@@ -13,6 +13,7 @@ from torch import nn
 
 from shoal.algorithms.initial_priorities import InitialPriorities
 from shoal.algorithms.interface import AlgorithmConfig, Decision, Outcome, PolicyContext
+from shoal.algorithms.repeated_actions import RepeatedActions, RepeatExploration
 from shoal.ops import epsilon_greedy, epsilon_ladder
 from shoal.types import Array, EnvSpec
 
@@ -23,6 +24,7 @@ class EpsilonConfig(AlgorithmConfig):
     n_step: int = Field(3, ge=1, le=64, description="Steps of reward before the bootstrap.")
     epsilon_base: float = Field(0.4, gt=0, le=1, description="Exploration of the most curious lane.")
     epsilon_exponent: float = Field(7.0, ge=0, description="How much less the least curious lane explores.")
+    repeat_exploration: RepeatExploration = False
 
 
 class EpsilonGreedyPolicy:
@@ -50,6 +52,7 @@ class EpsilonGreedyPolicy:
             context.index :: context.actors
         ]  # each actor gets its share of curious and careful lanes
         self._rng = np.random.default_rng(context.seed)
+        self._repeated = RepeatedActions(context.lanes) if config.repeat_exploration else None
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
         self._taken: Array = np.zeros(context.lanes, np.float32)
         self._best: Array = np.zeros(context.lanes, np.float32)
@@ -68,7 +71,13 @@ class EpsilonGreedyPolicy:
         action = values.argmax(axis=1)
         self._best = values.max(axis=1)
         if explore:
-            action = epsilon_greedy(action, self._epsilon, self._num_actions, self._rng)
+            if self._repeated is None:
+                action = epsilon_greedy(action, self._epsilon, self._num_actions, self._rng)
+            else:
+                self._repeated.end(first)
+                begins = self._rng.random(len(action)) < self._epsilon
+                drawn = self._rng.integers(self._num_actions, size=len(action))
+                action = np.where(*self._repeated(begins, drawn, self._rng), action)
         self._taken = values[np.arange(len(action)), action]
         return Decision(action, state)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.interface import Decision, Outcome, PolicyContext
+from shoal.algorithms.repeated_actions import RepeatedActions
 from shoal.networks import PolicyNetwork
 from shoal.types import Array, EnvSpec
 
@@ -56,7 +57,13 @@ class ExploringPolicy:
     """Acts with a policy network: exploring as its algorithm does, uniformly until something was learned."""
 
     def __init__(
-        self, network: PolicyNetwork, explore: Act, greedy: Act, spec: EnvSpec, context: PolicyContext
+        self,
+        network: PolicyNetwork,
+        explore: Act,
+        greedy: Act,
+        spec: EnvSpec,
+        context: PolicyContext,
+        repeat: bool = False,
     ) -> None:
         """Args:
         network: maps observations to what `explore` and `greedy` turn into actions.
@@ -64,9 +71,11 @@ class ExploringPolicy:
         greedy: how the evaluator does.
         spec: the environment.
         context: which actor this is.
+        repeat: whether the first, random actions last several steps.
         """
         self._network, self._explore, self._greedy = network.eval(), explore, greedy
         self._bounds, self._rng = ActionBounds(spec), np.random.default_rng(context.seed)
+        self._repeated = RepeatedActions(context.lanes) if repeat else None
 
     @property
     def module(self) -> nn.Module:
@@ -85,7 +94,8 @@ class ExploringPolicy:
         if not explore:
             return self._greedy(numbers, self._rng)
         if not self._network.learned:
-            return self._rng.uniform(-1.0, 1.0, (len(numbers), self._bounds.size))
+            drawn = self._rng.uniform(-1.0, 1.0, (len(numbers), self._bounds.size))
+            return drawn if self._repeated is None else self._repeated(np.ones(len(drawn), bool), drawn, self._rng)[1]
         return self._explore(numbers, self._rng)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:

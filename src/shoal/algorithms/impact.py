@@ -66,7 +66,9 @@ def impact_loss(
             c_clip=config.c_clip,
             lambda_=config.trace_lambda,
         )
-        advantages = trace.advantages
+        advantages = trace.advantages / network.value_scale
+        if network.value_norm is not None:
+            network.value_norm.observe(trace.targets, mask)
         if config.normalize_advantages:
             advantages = normalized(advantages, mask)
     log_prob = distribution.log_prob(params, batch.action)
@@ -79,7 +81,7 @@ def impact_loss(
         worker_clip=config.worker_clip,
     )
     policy = masked_mean(surrogate, mask)
-    value = masked_mean(0.5 * (trace.targets - values[:-1]).square(), mask)
+    value = masked_mean(0.5 * ((trace.targets - values[:-1]) / network.value_scale).square(), mask)
     entropy = masked_mean(distribution.entropy(params), mask)
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), mask)
@@ -105,4 +107,9 @@ ALGORITHM = common.sequence_algorithm(
     Config,
     make_learner,
     queue={"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4},
+    suited=lambda spec: common.suited_settings(
+        spec,
+        own={"target_period": 64},
+        selectors=({"type": "circular", "ratio": 1.0, "slots": 8, "passes": 8},),
+    ),
 )

@@ -103,10 +103,14 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
     discount = discounts(batch.terminated, config.gamma)
     clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip, "pg_rho_clip": config.pg_rho_clip}
     trace = vtrace(log_ratio, values, batch.reward, discount, used, lambda_=config.trace_lambda, **clips)
-    advantages = normalized(trace.advantages, used) if config.normalize_advantages else trace.advantages
+    advantages = trace.advantages / network.value_scale
+    if config.normalize_advantages:
+        advantages = normalized(advantages, used)
+    if network.value_norm is not None:
+        network.value_norm.observe(trace.targets, used)
 
     policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), mask)
-    value = masked_mean(used * 0.5 * (trace.targets - values[:-1]).square(), mask)
+    value = masked_mean(used * 0.5 * ((trace.targets - values[:-1]) / network.value_scale).square(), mask)
     entropy = masked_mean(used * distribution.entropy(params), mask)
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "rho": masked_mean(trace.rhos, used)}
@@ -138,6 +142,12 @@ ALGORITHM = common.sequence_algorithm(
     Config,
     make_learner,
     queue={"type": "fifo", "ratio": 1.0},
+    suited=lambda spec: common.suited_settings(
+        spec,
+        own={"laser": {"enabled": True}},
+        selectors=({"type": "fifo", "ratio": 0.125}, {"type": "uniform", "ratio": 0.875, "capacity": 500}),
+        image_selectors=({"type": "fifo", "ratio": 0.5}, {"type": "uniform", "ratio": 0.5, "capacity": 1000}),
+    ),
     check_replay=check_replay,
     records_value=lambda config: config.clear.enabled,
 )

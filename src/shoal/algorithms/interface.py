@@ -36,6 +36,12 @@ CenterImages = Annotated[
 ]
 
 
+NormalizeObservations = Annotated[
+    bool,
+    Field(description="Networks see vectors with mean 0 and deviation 1, by what the learner has drawn."),
+]
+
+
 class AlgorithmConfig(BaseModel):
     """Base of every algorithm's hyper-parameters: each declared once, with type, default, range and a line of doc."""
 

@@ -101,7 +101,9 @@ def policy_loss(
 
 
 def make_policy(config: Config, spec: EnvSpec, context: PolicyContext) -> Policy:
-    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, context)
+    return ExploringPolicy(
+        make_network(config, spec), _drawn, _most_likely, spec, context, config.repeat_exploration
+    )
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:

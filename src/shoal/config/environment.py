@@ -37,21 +37,22 @@ def look_without_import(env: Any) -> EnvSpec | None:
     return None if ":" in str(named) else look_at(env)
 
 
-def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool) -> Mapping[str, Any]:
+def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool = False) -> Mapping[str, Any]:
     """The layer of settings that suit an environment and this machine, with the reasons.
 
     Args:
         spec: the environment.
         algorithm: the run's.
         named: whether the user named it.
+        papers: whether what is not set keeps the papers' numbers.
     """
     kind, reasons = described(spec), []
     if not named:
         reasons.append(f"algo = {algorithm.name}: the surest for {kind}.")
-    suited = dict(algorithm.suited(spec))
+    suited = {} if papers else dict(algorithm.suited(spec))
     if suited:
-        reasons.append(f"Settings not given are those of {algorithm.name} for {kind}.")
-    if sees_images(spec) and (actors := actors_for_images(cores())) != 2:
+        reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
+    if not papers and sees_images(spec) and (actors := actors_for_images(cores())) != 2:
         suited["actors"] = actors
         reasons.append(f"actors = {actors}, because this machine has {cores()} cores.")
     return {**suited, "reasons": reasons}

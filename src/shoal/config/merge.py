@@ -55,10 +55,13 @@ def layered(
     algo: str = named or DEFAULT_ALGO
     suited: Mapping[str, Any] = {}
     fields = Fields.of(algo)
-    spec = look(overridden(_unfolded(scenario, fields), overrides, fields)[0].get("env")) if look is not None else None
+    asked = overridden(_unfolded(scenario, fields), overrides, fields)[0]
+    papers = asked.get("defaults") == "paper"
+    spec = None if look is None or (papers and named) else look(asked.get("env"))
     if spec is not None:
         algo = named or choose_algorithm(spec)
-        fields, suited = Fields.of(algo), suited_to(spec, get_algorithm(algo), named=named is not None)
+        fields = Fields.of(algo)
+        suited = suited_to(spec, get_algorithm(algo), named=named is not None, papers=papers)
     definition = get_algorithm(algo)
     below = merged(merged(definition.defaults, suited), merged(_unfolded(scenario, fields), {"algo": algo}))
     data, problems = overridden(below, overrides, fields)

@@ -48,6 +48,7 @@ def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpe
         action_low=low,
         action_high=high,
         reward_threshold=find_registration(env_id).reward_threshold,
+        unit_observations=bool((observation.low >= -1).all() and (observation.high <= 1).all()),
     )
 
 

@@ -21,7 +21,7 @@ from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.weights import BoardModule
-from shoal.networks.continuous import ObservationNorm
+from shoal.networks.normalization import ObservationNorm
 from shoal.replay import Ledger, LedgerWord, ShardReader, ShardWriter
 from shoal.replay.back_pressure import BackPressure
 from shoal.replay.pace import Pace, QueuePace, RatePace

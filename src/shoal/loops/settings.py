@@ -107,6 +107,9 @@ class RunSettings(_Section):
     address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")
     report_seconds: float = Field(10.0, gt=0, description="Seconds between reports of roles; fewer in a new run.")
     restart_limit: int = Field(20, ge=0, description="Role restarts after which the run gives up.")
+    defaults: Literal["suited", "paper"] = Field(
+        "suited", description="Of what is not set: what suits the environment and this machine, or the papers' numbers."
+    )
     reasons: tuple[str, ...] = Field((), description="Why Shoal chose what was not set; nothing depends on it.")
 
     @model_validator(mode="before")

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from shoal.networks.normalization import ObservationNorm, ValueNorm
 from shoal.networks.residual import ResidualCNN
 from shoal.networks.torso import MLP, NatureCNN, SmallCNN, image_layout
 
@@ -46,6 +47,8 @@ class ActorCritic(nn.Module):
         image_hidden: width of the layer after the convolutions.
         lstm: width of the LSTM; 0 for none.
         share_torso: both heads read one torso; if not, the value has a torso of its own. Images always share.
+        normalize_observations: vectors are seen with mean 0 and deviation 1.
+        normalize_values: the value head predicts returns with mean 0 and deviation 1.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class ActorCritic(nn.Module):
         lstm: int = 0,
         share_torso: bool = True,
         initial_log_std: float = -0.5,
+        normalize_observations: bool = False,
+        normalize_values: bool = False,
     ) -> None:
         super().__init__()
         layout = image_layout(obs_shape, obs_dtype)
@@ -75,6 +80,8 @@ class ActorCritic(nn.Module):
         self.policy_head = nn.Linear(lstm or width, outputs)
         self.value_head = nn.Linear(lstm or width, 1)
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std)) if gaussian else None
+        self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not layout else None
+        self.value_norm = ValueNorm() if normalize_values else None
         _initialise(self, small_policy_head=layout is None)
 
     @property
@@ -84,8 +91,11 @@ class ActorCritic(nn.Module):
 
     def embed(self, obs: Tensor) -> Tensor:
         """[M, *obs_shape] -> [M, F], before any recurrence: what replay selectors compare."""
-        embedded: Tensor = self.torso(obs)
+        embedded: Tensor = self.torso(self._seen(obs))
         return embedded
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        return obs if self.norm is None else self.norm(obs.reshape(obs.shape[0], -1).to(self.norm.mean.dtype))
 
     def policy(self, embedded: Tensor) -> Tensor:
         """[..., F] -> [..., P]"""
@@ -98,9 +108,14 @@ class ActorCritic(nn.Module):
     def value(self, obs: Tensor, embedded: Tensor) -> Tensor:
         """[M, *obs_shape] and its embedding (behind the LSTM, if there is one) -> [M]"""
         if self.value_torso is not None:
-            embedded = self.value_torso(obs)
+            embedded = self.value_torso(self._seen(obs))
         out: Tensor = self.value_head(embedded)
-        return out.squeeze(-1)
+        return (out if self.value_norm is None else self.value_norm(out)).squeeze(-1)
+
+    @property
+    def value_scale(self) -> Tensor | float:
+        """The deviation of returns that the value head was made for; 1 where values are not normalised."""
+        return 1.0 if self.value_norm is None else self.value_norm.scale
 
     def recur(self, embedded: Tensor, state: State) -> State:
         """One step of the LSTM: [B, F] -> its new state, whose first part both heads read."""

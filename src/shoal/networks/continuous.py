@@ -1,4 +1,4 @@
-"""Networks for continuous actions: policies, critics, and the normalisation of what they see.
+"""Networks for continuous actions: policies and critics.
 
 Actions are in [-1, 1] here. A policy's network carries, beside its weights, what an actor has to know of the learner:
 whether anything was learned yet (`learned`), and how observations are normalised (`norm`). Both are buffers, so they
@@ -14,38 +14,9 @@ from torch import Tensor, nn
 
 from shoal.networks.activations import Activation
 from shoal.networks.ensemble import EnsembleMLP
+from shoal.networks.normalization import ObservationNorm
 
-NORM_CLIP = 10.0
-"""A normalised observation further out than this is an accident, and must not throw the networks off."""
-NORM_EPSILON = 1e-8
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-
-
-class ObservationNorm(nn.Module):
-    """(obs - mean) * scale, clipped. The learner, which keeps the statistics, sets the buffers."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("scale", torch.ones(size))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """[B, F] -> [B, F]"""
-        return ((obs - self.mean) * self.scale).clamp_(-NORM_CLIP, NORM_CLIP)
-
-    @property
-    def variance(self) -> Tensor:
-        """The observations' variance, computed from `scale`; [F] float64."""
-        return self.scale.double().pow(-2) - NORM_EPSILON
-
-    @torch.no_grad()
-    def set(self, mean: Tensor, variance: Tensor) -> None:
-        """Takes over new statistics."""
-        self.mean.copy_(mean)
-        self.scale.copy_((variance + NORM_EPSILON).rsqrt())
 
 
 class PolicyNetwork(nn.Module):

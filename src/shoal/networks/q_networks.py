@@ -12,10 +12,13 @@ Weights start as torch's layers do by default, from torch's global generator.
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.heads import QHead
+from shoal.networks.normalization import ObservationNorm
 from shoal.networks.torso import image_layout, make_torso
 
 
@@ -32,6 +35,7 @@ class QNetwork(nn.Module):
         dueling: value and advantage streams instead of one.
         quantiles: N; None for values.
         image_hidden: width of each stream for images.
+        normalize_observations: vectors are seen with mean 0 and deviation 1.
     """
 
     def __init__(
@@ -44,8 +48,10 @@ class QNetwork(nn.Module):
         *,
         quantiles: int | None = None,
         image_hidden: int = 512,
+        normalize_observations: bool = False,
     ) -> None:
         super().__init__()
+        self.norm: ObservationNorm | None = None
         if image_layout(obs_shape, obs_dtype) is not None:
             self.torso, width = make_torso(obs_shape, obs_dtype, ()), image_hidden
         else:
@@ -53,9 +59,12 @@ class QNetwork(nn.Module):
                 raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
             last = hidden[-1] if hidden else 0
             self.torso, width = make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last
+            self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations else None
         self.head = QHead(self.torso.out_features, num_actions, width, dueling, quantiles)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, *obs_shape] of the observation's own dtype -> [B, A], or [B, A, N]"""
+        if self.norm is not None:
+            obs = self.norm(obs.reshape(obs.shape[0], -1).to(self.norm.mean.dtype))
         out: Tensor = self.head(self.torso(obs))
         return out

@@ -1,0 +1,90 @@
+"""Normalisation with statistics that the learner keeps: of what networks see, and of the values they predict.
+
+The statistics are buffers, so they travel with the weights and are saved with them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+NORM_CLIP = 10.0
+"""A normalised observation further out than this is an accident, and must not throw the networks off."""
+NORM_EPSILON = 1e-8
+VALUE_RATE = 0.01
+"""How much of the statistics of returns each batch replaces; more in the first batches."""
+SMALLEST_SCALE = 0.01
+"""Of returns: without it, a task whose rewards were not found yet would be learned as noise."""
+
+
+class ObservationNorm(nn.Module):
+    """(obs - mean) * scale, clipped. The learner, which keeps the statistics, sets the buffers."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, F] -> [B, F]"""
+        return ((obs - self.mean) * self.scale).clamp_(-NORM_CLIP, NORM_CLIP)
+
+    @property
+    def variance(self) -> Tensor:
+        """The observations' variance, computed from `scale`; [F] float64."""
+        return self.scale.double().pow(-2) - NORM_EPSILON
+
+    @torch.no_grad()
+    def set(self, mean: Tensor, variance: Tensor) -> None:
+        """Takes over new statistics."""
+        self.mean.copy_(mean)
+        self.scale.copy_((variance + NORM_EPSILON).rsqrt())
+
+
+class ValueNorm(nn.Module):
+    """A value head that predicts (return - mean) / scale, whatever the size of the rewards.
+
+    "Learning values across many orders of magnitude", van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714
+    (PopArt): when the statistics move, the head's weights move the other way, so that no value changes.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    seen: Tensor
+    first: Tensor
+    second: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in {"mean": 0.0, "scale": 1.0, "seen": 0.0, "first": 0.0, "second": 0.0}.items():
+            self.register_buffer(name, torch.full((1,), value))
+
+    def forward(self, normalized: Tensor) -> Tensor:
+        """Values as they are."""
+        return normalized * self.scale + self.mean
+
+    @torch.no_grad()
+    def observe(self, returns: Tensor, mask: Tensor) -> None:
+        """Takes a batch of returns, [T, B], of those rows where `mask` is 1. `follow` makes use of it."""
+        rows = mask.sum()
+        known = (rows > 0).float()  # 0: nothing to learn from this batch
+        rate = known * torch.clamp(1.0 / (self.seen + 1.0), min=VALUE_RATE)
+        rows = rows.clamp(min=1.0)
+        self.first.lerp_((returns * mask).sum() / rows, rate)
+        self.second.lerp_((returns.square() * mask).sum() / rows, rate)
+        self.seen.add_(known)
+
+    @torch.no_grad()
+    def follow(self, head: nn.Linear) -> None:
+        """Takes over the statistics observed so far; `head` keeps its values. Between two updates: a gradient that is
+        being computed needs the weights as they were.
+        """
+        deviation = (self.second - self.first.square()).clamp(min=SMALLEST_SCALE**2).sqrt()
+        scale, mean = torch.where(self.seen > 0, deviation, 1.0), self.first
+        head.weight.mul_(self.scale / scale)
+        head.bias.copy_((head.bias * self.scale + self.mean - mean) / scale)
+        self.scale.copy_(scale)
+        self.mean.copy_(mean)

@@ -1,0 +1,75 @@
+"""Defaults that suit an environment: which layer wins, what is chosen, and that it is said and saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.algorithms import ALGORITHMS
+from shoal.config.dump import dump_yaml
+from shoal.config.environment import actors_for_images, look_at
+from shoal.config.load import load_scenario, load_target, scenario_names, settings_for
+from shoal.config.values import parse_yaml
+
+DISCRETE = [name for name, one in ALGORITHMS.items() if one.actions != "continuous"]
+CONTINUOUS = [name for name, one in ALGORITHMS.items() if one.actions != "discrete"]
+
+
+@pytest.mark.parametrize(
+    ("env", "algo"),
+    [("CartPole-v1", "apex-dqn"), ("FrozenLake-v1", "apex-dqn"), ("Pendulum-v1", "sac"), ("ALE/Pong-v5", "impala")],
+)
+def test_an_algorithm_is_chosen_and_the_reason_is_given(env: str, algo: str) -> None:
+    settings = load_target(env)
+    assert settings.algo == algo
+    assert any(reason.startswith(f"algo = {algo}: ") for reason in settings.reasons)
+    assert not any("algo = " in reason for reason in load_target(env, [f"algo={algo}"]).reasons)
+
+
+@pytest.mark.parametrize("algo", DISCRETE)
+def test_what_suits_is_below_what_is_set(algo: str) -> None:
+    suited = ALGORITHMS[algo].suited(look_at("CartPole-v1"))  # type: ignore[arg-type]
+    settings = settings_for("CartPole-v1", algo)
+    assert settings.learner.batch_size == suited["learner"]["batch_size"]
+    assert settings.algorithm.learning_rate == suited["algorithm"]["learning_rate"]
+    assert settings_for("CartPole-v1", algo, ["learning_rate=0.123"]).algorithm.learning_rate == 0.123
+    assert settings_for("CartPole-v1", algo, ["batch_size=160"]).learner.batch_size == 160
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_papers_numbers_can_be_had(algo: str) -> None:
+    env = "CartPole-v1" if algo in DISCRETE else "Pendulum-v1"
+    settings = settings_for(env, algo, ["defaults=paper"])
+    assert settings.algorithm == ALGORITHMS[algo].config()
+    assert settings.reasons == ()
+
+
+def test_scenarios_of_the_package_do_not_depend_on_what_suits() -> None:
+    for name in scenario_names():
+        if not name.startswith("sb3_"):
+            assert load_scenario(Path(name)).defaults == "paper", name
+
+
+def test_a_scenario_of_the_users_own_gets_what_suits(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("env: CartPole-v1\nalgo: apex-dqn\nlearner: {batch_size: 64}\n")
+    settings = load_scenario(path)
+    assert settings.learner.batch_size == 64 and settings.algorithm == settings_for("CartPole-v1", "apex-dqn").algorithm
+
+
+def test_one_hot_observations_are_not_normalised() -> None:
+    def normalises(env: str) -> bool:
+        return bool(settings_for(env, "apex-dqn").model_dump()["algorithm"]["normalize_observations"])
+
+    assert normalises("CartPole-v1") and not normalises("FrozenLake-v1")
+
+
+def test_what_was_chosen_is_saved() -> None:
+    settings = load_target("CartPole-v1")
+    assert parse_yaml(dump_yaml(settings), "it")["reasons"] == list(settings.reasons) != []
+
+
+@pytest.mark.parametrize(("cores", "actors"), [(1, 1), (2, 2), (4, 2), (16, 14), (64, 14)])
+def test_images_take_the_cores_that_are_free(cores: int, actors: int) -> None:
+    assert actors_for_images(cores) == actors
