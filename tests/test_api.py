@@ -75,7 +75,7 @@ def test_one_seed_one_result(run: shoal.Run, tmp_path: Path) -> None:
 def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     for target, error in (("CartPol-v1", UnknownName), ("Pendulum-v1", ConfigError), ("nothing.yaml", UnknownName)):
         with pytest.raises(error):
-            shoal.train(target, out=tmp_path)
+            shoal.train(target, algo="apex-dqn", out=tmp_path)
     with pytest.raises(ConfigError, match=r"learner\.batch_size = 0"):
         shoal.train("CartPole-v1", out=tmp_path, settings={"learner.batch_size": 0})
     assert list(tmp_path.iterdir()) == []

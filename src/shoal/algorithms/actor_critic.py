@@ -9,7 +9,7 @@ environment's bounds; `feature` when a selector compares features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from shoal.algorithms.interface import (
     LearnerContext,
     LearningRate,
     NormalizeObservations,
+    NormalizeValues,
     Outcome,
     Policy,
     PolicyContext,
@@ -65,9 +66,7 @@ class ActorCriticConfig(AlgorithmConfig):
     image_hidden: int = Field(512, ge=1, description="For images: width of the layer after the convolutions.")
     center_images: CenterImages = False
     normalize_observations: NormalizeObservations = False
-    normalize_values: bool = Field(
-        False, description="The value head predicts returns with mean 0 and deviation 1: any size of rewards will do."
-    )
+    normalize_values: NormalizeValues = False
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
     initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
 
@@ -154,22 +153,9 @@ def sequence_learner(
         gradient_clip=config.gradient_clip,
         optimizer=config.optimizer,
     )
-    statistics = _Statistics(network, context)
+    statistics = Statistics(network, context)
     saved = {"policy": network, **(targets or {}), **statistics.saved}
     return GradientLearner(saved, [objective], follows, context, prepare=statistics)
-
-
-class _Statistics(Statistics):
-    """Of observations and of returns."""
-
-    def __init__(self, network: ActorCritic, context: LearnerContext) -> None:
-        super().__init__(network.norm, context)
-        self._network = network
-
-    def __call__(self, batch: SequenceBatch) -> SequenceBatch:
-        if self._network.value_norm is not None:
-            self._network.value_norm.follow(self._network.value_head)
-        return cast(SequenceBatch, super().__call__(batch))
 
 
 def suited_settings(

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor
 
 from shoal.algorithms.batches import TransitionBatch
 from shoal.algorithms.choice import sees_images
@@ -37,6 +37,7 @@ from shoal.algorithms.interface import (
     LearnerContext,
     LearningRate,
     NormalizeObservations,
+    NormalizeValues,
     Width,
 )
 from shoal.algorithms.kinds import require_kind
@@ -59,6 +60,7 @@ class ValueConfig(EpsilonConfig):
     hidden: tuple[Width, ...] = Field((256, 256), description="Layer widths for vector observations.")
     center_images: CenterImages = False
     normalize_observations: NormalizeObservations = False
+    normalize_values: NormalizeValues = False
     dueling: bool = Field(True, description="Value and advantage streams.")
     beta_start: float = Field(0.4, ge=0, le=1, description="Exponent of the importance weights at the start.")
     beta_updates: int = Field(100_000, ge=1, description="Updates until that exponent has grown to 1.")
@@ -86,14 +88,21 @@ def q_network(config: ValueConfig, spec: EnvSpec, quantiles: int | None = None) 
         config.dueling,
         quantiles=quantiles,
         normalize_observations=config.normalize_observations,
+        normalize_values=config.normalize_values,
     )
     if config.center_images:
         center_images(network)
     return network
 
 
+def observe_returns(network: QNetwork, returns: Tensor) -> None:
+    """Shows targets to a network that normalises values."""
+    if network.value_norm is not None:
+        network.value_norm.observe(returns, torch.ones_like(returns))
+
+
 def dqn_loss(
-    network: nn.Module, target: nn.Module, batch: TransitionBatch, *, double: bool, huber_delta: float
+    network: QNetwork, target: QNetwork, batch: TransitionBatch, *, double: bool, huber_delta: float
 ) -> Loss:
     """Huber loss of the (double) Q-learning error, per sample."""
     q_tm1 = network(batch.obs)  # [B, A]
@@ -104,7 +113,8 @@ def dqn_loss(
         else:
             goal = q_learning_target(q_t, batch.reward, batch.discount)
     error = td_error(q_tm1, batch.action, goal)
-    return Loss(huber(error, huber_delta), error, {"q_mean": q_tm1.mean()})
+    observe_returns(network, goal)
+    return Loss(huber(error / network.value_scale, huber_delta), error, {"q_mean": q_tm1.mean()})
 
 
 def _suited(spec: EnvSpec) -> Mapping[str, Any]:
@@ -118,6 +128,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
         "target_period": 250,
         "hidden": [128, 128],
         "normalize_observations": not spec.unit_observations,
+        "normalize_values": True,
         "repeat_exploration": True,
     }
     return {
@@ -128,7 +139,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
 
 
 MakeNetwork = Callable[[Any, EnvSpec], QNetwork]
-ValueLoss = Callable[[nn.Module, nn.Module, TransitionBatch], Loss]
+ValueLoss = Callable[[QNetwork, QNetwork, TransitionBatch], Loss]
 """Of the online network, the target network and a batch."""
 MakeLoss = Callable[[Any, torch.device], ValueLoss]
 
@@ -150,7 +161,7 @@ def value_algorithm(
         )
         follows = TargetNetwork(target, network, period=config.target_period)
         beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
-        statistics = Statistics(network.norm, context)
+        statistics = Statistics(network, context)
         saved = {"policy": network, "target": target, **statistics.saved}
         return GradientLearner(saved, [objective], [follows], context, beta=beta, prepare=statistics)
 

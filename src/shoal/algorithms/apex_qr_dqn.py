@@ -19,9 +19,9 @@ from functools import partial
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, q_network, value_algorithm
+from shoal.algorithms.apex_dqn import ValueConfig, ValueLoss, observe_returns, q_network, value_algorithm
 from shoal.algorithms.batches import TransitionBatch
 from shoal.algorithms.learner import Loss
 from shoal.networks import QNetwork
@@ -41,14 +41,16 @@ def make_network(config: Config, spec: EnvSpec) -> QNetwork:
     return q_network(config, spec, config.quantiles)
 
 
-def quantile_loss(network: nn.Module, target: nn.Module, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:
+def quantile_loss(network: QNetwork, target: QNetwork, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:
     """Quantile Huber loss of the double Q-learning target, per sample."""
     dist_tm1 = network(batch.obs)  # [B, A, N]
     with torch.no_grad():
         goal = double_quantile_target(network(batch.next_obs), target(batch.next_obs), batch.reward, batch.discount)
     chosen = batched_index(dist_tm1, batch.action)  # [B, N]
     error = goal.mean(dim=-1) - chosen.mean(dim=-1)
-    return Loss(quantile_huber_loss(chosen, tau, goal, kappa), error, {"q_mean": dist_tm1.mean()})
+    observe_returns(network, goal)
+    scale = network.value_scale
+    return Loss(quantile_huber_loss(chosen / scale, tau, goal / scale, kappa), error, {"q_mean": dist_tm1.mean()})
 
 
 def make_loss(config: Config, device: torch.device) -> ValueLoss:

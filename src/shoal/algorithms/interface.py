@@ -41,6 +41,10 @@ NormalizeObservations = Annotated[
     Field(description="Networks see vectors with mean 0 and deviation 1, by what the learner has drawn."),
 ]
 
+NormalizeValues = Annotated[
+    bool, Field(description="Values are predicted with mean 0 and deviation 1: any size of rewards will do.")
+]
+
 
 class AlgorithmConfig(BaseModel):
     """Base of every algorithm's hyper-parameters: each declared once, with type, default, range and a line of doc."""

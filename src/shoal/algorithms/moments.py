@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,12 +43,20 @@ class RunningMoments(nn.Module):
         self.set(Moments(torch.tensor(ROWS_BEHIND_ADOPTED), norm.mean, norm.variance))
 
 
-class Statistics:
-    """Keeps the statistics of a network that normalises observations itself: a learner's preparation of batches."""
+class NormalizingNetwork(Protocol):
+    """A network that normalises what it sees and predicts, or nothing."""
 
-    def __init__(self, norm: ObservationNorm | None, context: LearnerContext) -> None:
-        """`norm` is the network's; None: there is nothing to keep."""
-        self._norm = norm
+    norm: ObservationNorm | None
+
+    def follow_returns(self) -> None:
+        """Takes over the statistics of returns."""
+
+
+class Statistics:
+    """Keeps the statistics of a network that normalises: a learner's preparation of batches."""
+
+    def __init__(self, network: NormalizingNetwork, context: LearnerContext) -> None:
+        self._network, self._norm = network, (norm := network.norm)
         self._moments = None if norm is None else RunningMoments(norm.mean).to(context.device)
 
     @property
@@ -57,6 +65,7 @@ class Statistics:
         return {} if self._moments is None else {"moments": self._moments}
 
     def __call__(self, batch: Any) -> Any:
+        self._network.follow_returns()
         if self._norm is not None and self._moments is not None:
             self._moments.include(batch.obs.reshape(-1, len(self._norm.mean)), self._norm)
         return batch

@@ -112,6 +112,11 @@ class ActorCritic(nn.Module):
         out: Tensor = self.value_head(embedded)
         return (out if self.value_norm is None else self.value_norm(out)).squeeze(-1)
 
+    def follow_returns(self) -> None:
+        """Lets the value head follow the returns observed so far; values stay as they are."""
+        if self.value_norm is not None:
+            self.value_norm.follow(self.value_head)
+
     @property
     def value_scale(self) -> Tensor | float:
         """The deviation of returns that the value head was made for; 1 where values are not normalised."""

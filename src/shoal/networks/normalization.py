@@ -78,13 +78,20 @@ class ValueNorm(nn.Module):
         self.seen.add_(known)
 
     @torch.no_grad()
-    def follow(self, head: nn.Linear) -> None:
-        """Takes over the statistics observed so far; `head` keeps its values. Between two updates: a gradient that is
-        being computed needs the weights as they were.
+    def follow(self, head: nn.Linear, differences: nn.Linear | None = None) -> None:
+        """Takes over the statistics observed so far; values stay as they are. To be called between two updates: a
+        gradient that is being computed needs the weights as they were.
+
+        Args:
+            head: the layer that predicts values.
+            differences: another layer, whose outputs are differences between values.
         """
         deviation = (self.second - self.first.square()).clamp(min=SMALLEST_SCALE**2).sqrt()
         scale, mean = torch.where(self.seen > 0, deviation, 1.0), self.first
-        head.weight.mul_(self.scale / scale)
+        for layer in (head,) if differences is None else (head, differences):
+            layer.weight.mul_(self.scale / scale)
+        if differences is not None:
+            differences.bias.mul_(self.scale / scale)
         head.bias.copy_((head.bias * self.scale + self.mean - mean) / scale)
         self.scale.copy_(scale)
         self.mean.copy_(mean)

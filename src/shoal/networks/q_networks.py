@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.heads import QHead
-from shoal.networks.normalization import ObservationNorm
+from shoal.networks.normalization import ObservationNorm, ValueNorm
 from shoal.networks.torso import image_layout, make_torso
 
 
@@ -36,6 +36,7 @@ class QNetwork(nn.Module):
         quantiles: N; None for values.
         image_hidden: width of each stream for images.
         normalize_observations: vectors are seen with mean 0 and deviation 1.
+        normalize_values: the head predicts returns with mean 0 and deviation 1.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class QNetwork(nn.Module):
         quantiles: int | None = None,
         image_hidden: int = 512,
         normalize_observations: bool = False,
+        normalize_values: bool = False,
     ) -> None:
         super().__init__()
         self.norm: ObservationNorm | None = None
+        self.value_norm = ValueNorm() if normalize_values else None
         if image_layout(obs_shape, obs_dtype) is not None:
             self.torso, width = make_torso(obs_shape, obs_dtype, ()), image_hidden
         else:
@@ -67,4 +70,15 @@ class QNetwork(nn.Module):
         if self.norm is not None:
             obs = self.norm(obs.reshape(obs.shape[0], -1).to(self.norm.mean.dtype))
         out: Tensor = self.head(self.torso(obs))
-        return out
+        return out if self.value_norm is None else self.value_norm(out)
+
+    def follow_returns(self) -> None:
+        """Lets the head follow the returns observed so far; values stay as they are."""
+        if self.value_norm is not None:
+            value, advantage = self.head.streams.value, self.head.streams.advantage
+            self.value_norm.follow(*((advantage,) if value is None else (value, advantage)))
+
+    @property
+    def value_scale(self) -> Tensor | float:
+        """The deviation of returns that the head was made for; 1 where values are not normalised."""
+        return 1.0 if self.value_norm is None else self.value_norm.scale
