@@ -58,7 +58,7 @@ def test_an_end_that_was_given_is_kept(stop: str) -> None:
 @pytest.mark.parametrize(
     ("algo", "overrides", "message"),
     [
-        ("impala", ["clear=true"], "nothing is replayed"),
+        ("impala", ["clear=true", "defaults=paper"], "nothing is replayed"),
         ("impala", ["replay=[{type: fifo, ratio: 0.5}, {type: prioritized, ratio: 0.5}]"], "computes no priorities"),
         ("impact", ["replay=[{type: fifo, ratio: 0.5}, {type: prioritized, ratio: 0.5}]"], "computes no priorities"),
         ("impala", ["burn_in=4"], "warms up an LSTM, and there is none"),

@@ -20,6 +20,7 @@ from shoal.config.load import (
     settings_for,
 )
 from shoal.config.signature import write_config
+from shoal.envs import describe_env
 from shoal.errors import ConfigError, UnknownName
 from shoal.loops.settings import RunSettings
 from shoal.runtime.run_folder import CONFIG_END, RunFolder
@@ -48,10 +49,12 @@ def write(folder: Path, text: str) -> Path:
 def test_layers_from_the_bottom_up(tmp_path: Path) -> None:
     path = write(tmp_path, "env: CartPole-v1\nlearner: {batch_size: 64}\nreplay: {min_size: 500}\n")
     plain = RunSettings.model_validate({"env": {"id": ENV}})
-    suited = ALGORITHMS[ALGO].defaults
+    of_paper, suited = ALGORITHMS[ALGO].defaults, ALGORITHMS[ALGO].suited(describe_env(plain.env))
     settings = load_scenario(path, ["replay.min_size=600"])
-    assert settings.learner.publish_every == plain.learner.publish_every  # a default
-    assert settings.replay.capacity == suited["replay"]["capacity"] != plain.replay.capacity  # the algorithm's default
+    assert settings.learner.checkpoint_seconds == plain.learner.checkpoint_seconds  # a default
+    papers = load_scenario(path, ["defaults=paper"])
+    assert papers.replay.capacity == of_paper["replay"]["capacity"] != plain.replay.capacity  # the algorithm's default
+    assert settings.replay.capacity == suited["replay"]["capacity"] != papers.replay.capacity  # what suits
     assert settings.learner.batch_size == 64 != suited["learner"]["batch_size"]  # the scenario
     assert settings.replay.min_size == 600  # the command line
 

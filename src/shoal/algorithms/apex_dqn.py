@@ -117,7 +117,7 @@ def dqn_loss(
     return Loss(huber(error / network.value_scale, huber_delta), error, {"q_mean": q_tm1.mean()})
 
 
-def _suited(spec: EnvSpec) -> Mapping[str, Any]:
+def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """What learns on most environments. With vectors the paper's settings need ten times as many steps."""
     if sees_images(spec):
         return {"algorithm": {"center_images": True}}
@@ -130,6 +130,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
         "normalize_observations": not spec.unit_observations,
         "normalize_values": True,
         "repeat_exploration": True,
+        **own,
     }
     return {
         "algorithm": algorithm,
@@ -145,9 +146,14 @@ MakeLoss = Callable[[Any, torch.device], ValueLoss]
 
 
 def value_algorithm(
-    name: str, summary: str, config: type[ValueConfig], make_network: MakeNetwork, make_loss: MakeLoss
+    name: str,
+    summary: str,
+    config: type[ValueConfig],
+    make_network: MakeNetwork,
+    make_loss: MakeLoss,
+    suited: Mapping[str, Any] | None = None,
 ) -> Algorithm:
-    """An Ape-X Q-learner: its algorithms differ in the network and the loss."""
+    """An Ape-X Q-learner: its algorithms differ in the network, the loss, and what of that suits vectors."""
 
     def make_learner(config: ValueConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
         network = make_network(config, spec).to(context.device)
@@ -177,7 +183,7 @@ def value_algorithm(
         ),
         make_learner=make_learner,
         actions="discrete",
-        suited=_suited,
+        suited=partial(_suited, own=suited or {}),
         defaults={
             "learner": {"batch_size": 512, "prefetch": 2},
             "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 10_000},
