@@ -45,6 +45,7 @@ TASKS = {
         Task("MountainCarContinuous-v0", True, 50_000, 90),
     )
 }
+SEEDS = 5
 RANDOM = "random"
 OURS = {False: ("apex-dqn", "apex-qr-dqn", "impala", "impact"), True: ("sac", "td3", "d4pg", "apex-dpg")}
 """Shoal's algorithms for discrete and for continuous actions, with nothing set."""
@@ -133,10 +134,10 @@ def source_of(contender: str) -> dict[str, str]:
 class Store:
     """Finished runs, one JSON object per line. Runners may append to one file at the same time."""
 
-    def __init__(self, path: Path = STORE, begin_with: Path = FILE) -> None:
-        """Begins with the runs of the results file where there is no store yet."""
+    def __init__(self, path: Path, begin_with: Path | None = None) -> None:
+        """Where there is no store yet, it begins with the runs of a results file."""
         self.path = path
-        if not path.exists() and begin_with.exists() and path == STORE:
+        if begin_with is not None and begin_with.exists() and not path.exists():
             self._write(json.loads(begin_with.read_text())["units"])
 
     def read(self) -> dict[Unit, dict[str, Any]]:

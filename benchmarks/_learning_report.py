@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from _harness import Row, console, report
-from _learning_plan import CONTENDERS, FILE, OURS, PEERS, RANDOM, ROOT, TASKS, Task, Unit
+from _learning_plan import CONTENDERS, FILE, OURS, PEERS, RANDOM, ROOT, SEEDS, TASKS, Task, Unit
 from rich.table import Table
 
 from shoal.analysis import statistics as stats
@@ -40,7 +40,7 @@ class Line:
     seconds: float
     """Median."""
     as_good: bool | None = None
-    """IQM at least that of the better of SB3's defaults; None for others than Shoal, or without SB3's result."""
+    """IQM at least that of the better of SB3's defaults; None for others than Shoal, or without both of SB3's."""
     beats_random: bool | None = None
     """The worst seed is better than the random policy's mean."""
 
@@ -52,7 +52,8 @@ def summarise(found: Found, task: Task, steps: int | None = None) -> list[Line]:
         if unit.env == task.env and unit.steps == (steps or task.steps) and "error" not in one:
             of.setdefault(unit.contender, []).append(one)
     iqms = {name: interquartile([one["score"] for one in runs]) for name, runs in of.items()}
-    best = max((iqms[name].value for name in PEERS[task.continuous] if name in iqms), default=None)
+    peers = [iqms[name].value for name in PEERS[task.continuous] if name in iqms]
+    best = max(peers) if len(peers) == len(PEERS[task.continuous]) else None
     chance = iqms[RANDOM].value if RANDOM in iqms else None
     lines = []
     for name in (one for one in CONTENDERS if one in of):
@@ -90,7 +91,7 @@ def first_at(curve: list[list[float]], goal: float) -> tuple[float, float]:
 
 
 def bars(lines: Mapping[str, list[Line]]) -> list[Row]:
-    """Shoal's figures, then two bars per algorithm; a bar is judged when all environments have been measured.
+    """Shoal's figures, then two bars per algorithm; a bar is judged when all environments and seeds are measured.
 
     Args:
         lines: per environment, from `summarise`.
@@ -101,17 +102,19 @@ def bars(lines: Mapping[str, list[Line]]) -> list[Row]:
         for name in OURS[kind]:
             mine = {env: line for env in tasks for line in lines.get(env, ()) if line.contender == name}
             rows += [_figure(env, line, lines[env]) for env, line in mine.items()]
+            needed = (name, *PEERS[kind], RANDOM)
+            fewest = min((line.seeds for env in mine for line in lines[env] if line.contender in needed), default=0)
             for what, verdicts, share in (
                 ("IQM at least SB3's better default", [line.as_good for line in mine.values()], SHARE),
                 ("worst seed better than random", [line.beats_random for line in mine.values()], 1.0),
             ):
                 if known := [one for one in verdicts if one is not None]:
                     part = sum(known) / len(known)
-                    complete = len(known) == len(tasks)
                     text = f"{name}: {what}: {sum(known)} of {len(known)} environments"
-                    text += "" if complete else f" ({len(tasks) - len(known)} not measured)"
-                    held = part >= share if complete else None
-                    judged.append(Row(text, part, bar=f">= {share:g}", holds=held))
+                    text += f", {len(tasks) - len(known)} not measured" if len(known) < len(tasks) else ""
+                    text += f", only {fewest} seed(s) of some" if fewest < SEEDS else ""
+                    complete = len(known) == len(tasks) and fewest >= SEEDS
+                    judged.append(Row(text, part, bar=f">= {share:g}", holds=part >= share if complete else None))
     return rows + judged
 
 
@@ -189,7 +192,8 @@ def page(found: Found, lines: Mapping[str, list[Line]], rows: list[Row]) -> str:
         text += [f"| {' | '.join(cells(line, usual))} |" for line in some] + [""]
     if failed := failures(found, None):
         text += ["### Failed runs", "", *(f"- {one}" for one in failed), ""]
-    text += ["### Code that was measured", "", *(f"- {one}" for one in sources(found)), ""]
+    where = sorted({f"{one['machine']['cpu']}, {one['machine']['jobs']} runs at a time" for _, one in _own(found)})
+    text += ["### Code and machine", "", *(f"- {one}" for one in (*sources(found), *where)), ""]
     return "\n".join(text)
 
 
@@ -268,6 +272,8 @@ def write(found: Found, steps: int | None = None) -> bool:
     if steps is not None or not lines:
         return all(row.holds is not False for row in rows)
     holds = report("learning", rows, PACKAGES, {"tasks": [task._asdict() for task in TASKS.values()]})
+    if unknown := sum(bool(row.bar) and row.holds is None for row in rows):
+        console.print(f"{unknown} bars are not judged yet: runs are missing.")
     head = json.dumps(json.loads(FILE.read_text()), indent=1).removesuffix("\n}")
     kept = ",\n".join("  " + json.dumps(one) for _, one in _own(found))
     FILE.write_text(f'{head},\n "units": [\n{kept}\n ]\n}}\n')

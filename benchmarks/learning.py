@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _harness import _cpu, say
-from _learning_plan import CONTENDERS, ROOT, STORE, TASKS, Store, Unit, source_of, units
+from _learning_plan import CONTENDERS, FILE, ROOT, SEEDS, STORE, TASKS, Store, Unit, source_of, units
 
 LIMIT = 3 * 3600.0
 """Seconds after which a run counts as failed."""
@@ -122,7 +122,7 @@ def parse() -> argparse.Namespace:
 
     parser.add_argument("--only", type=names(CONTENDERS), metavar="NAME,…", help=f"some of {', '.join(CONTENDERS)}")
     parser.add_argument("--env", type=names(TASKS), metavar="ID,…", help=f"some of {', '.join(TASKS)}")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 1 on (5)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of seeds, from 1 on ({SEEDS})")
     parser.add_argument("--steps", type=int, help="instead of each environment's own; prints the table, writes no page")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time (cores)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no run after this time")
@@ -137,13 +137,17 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the runs are stopped too
-    store, envs = Store(options.store), options.env or list(TASKS)
+    store, envs = Store(options.store, FILE if options.store == STORE else None), options.env or list(TASKS)
     if options.fresh:
         say(f"{store.drop(options.fresh, envs)} results forgotten: {', '.join(options.fresh)}.")
     tasks = [TASKS[env] for env in envs]
     if not options.report:
         wanted = units(tasks, options.seeds, only=options.only, steps=options.steps, zoo=options.zoo)
-        work(store, wanted, options.jobs, options.minutes)
+        try:
+            work(store, wanted, options.jobs, options.minutes)
+        except KeyboardInterrupt:
+            say("Interrupted. The same command goes on with what is missing.")
+            return 130
     from _learning_report import write
 
     holds = write(store.read(), options.steps)
