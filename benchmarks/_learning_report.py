@@ -185,6 +185,10 @@ def page(found: Found, lines: Mapping[str, list[Line]], rows: list[Row]) -> str:
             holds = {True: "yes", False: "**no**", None: "not yet known"}[row.holds]
             text.append(f"| {name} | {what} | {row.shoal:.0%} (bar {float(row.bar[3:]):.0%}) | {holds} |")
     text += ["", "![Learning curves](images/learning.png)", ""]
+    text += [
+        "Mean over the seeds of the evaluations during training. Dashed: SB3. Dash-dotted: the goal. Dotted: random.",
+        "",
+    ]
     for env, some in lines.items():
         task, usual = TASKS[env], max(line.seeds for line in some)
         text += [f"### {env}", "", f"{task.steps:,} steps, goal {task.goal:g}, {usual} seed(s)."]
@@ -221,7 +225,7 @@ def draw(found: Found) -> None:
             curves = [one["curve"] for unit, one in _own(found) if (unit.contender, unit.env) == (name, task.env)]
             if points := mean_curve([curve for curve in curves if curve], task.steps):
                 everyone = (*OURS[task.continuous], *PEERS[task.continuous])
-                colour = f"C{everyone.index(name)}" if name in everyone else "0.5"
+                colour = f"C{everyone.index(name)}" if name in everyone else ("0.35", "0.65")["ppo" in name]
                 style = "-" if name in OURS[task.continuous] else "--"
                 axis.plot(*zip(*points, strict=True), style, color=colour, lw=1.3, label=name)
         chance = [one["score"] for unit, one in _own(found) if (unit.contender, unit.env) == (RANDOM, task.env)]
