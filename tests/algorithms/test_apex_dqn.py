@@ -12,6 +12,8 @@ from shoal.algorithms.batches import TransitionBatch
 class Table(nn.Module):
     """Action values looked up by the observation's only number."""
 
+    value_norm, value_scale = None, 1.0
+
     def __init__(self, rows: list[list[float]]) -> None:
         super().__init__()
         self.rows = nn.Parameter(torch.tensor(rows))
@@ -47,6 +49,15 @@ def test_plain_q_learning_by_hand() -> None:
     """The target network itself prefers action 1: goal 1 + 0.5 * 20 = 11."""
     loss = dqn_loss(ONLINE, TARGET, BATCH, double=False, huber_delta=1.0)
     assert loss.td_error.tolist() == [10.0, -1.0]
+
+
+def test_errors_are_measured_in_deviations_of_the_return_and_priorities_are_not() -> None:
+    """Errors 5 and -1 are 1.25 and -0.25 deviations of 4: Huber 0.75 and 0.03125."""
+    online = Table([[1.0, 2.0], [5.0, 4.0]])
+    online.value_scale = 4.0
+    loss = dqn_loss(online, TARGET, BATCH, double=True, huber_delta=1.0)
+    assert loss.td_error.tolist() == [5.0, -1.0]
+    assert loss.loss.tolist() == [0.75, 0.03125]
 
 
 def test_no_gradient_through_the_goal() -> None:

@@ -12,6 +12,8 @@ from shoal.algorithms.batches import TransitionBatch
 class Table(nn.Module):
     """Quantiles per action, the same for every observation."""
 
+    value_norm, value_scale = None, 1.0
+
     def __init__(self, values: list[list[float]]) -> None:
         super().__init__()
         self.values = nn.Parameter(torch.tensor(values))

@@ -95,7 +95,7 @@ def choices(draw: Any) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     ("algo", "overrides"),
     [
-        ("apex-dqn", ["n_step=20", "min_size=1", "batch_size=8", "env.lanes=4"]),
+        ("apex-dqn", ["n_step=20", "min_size=1", "batch_size=8", "samples_per_insert=8", "env.lanes=4"]),
         ("impala", ["replay=[{type: uniform}]", "samples_per_insert=8", "batch_size=16", "env.lanes=8"]),
         ("impala", [f"replay=[{DROPS}]", "samples_per_insert=1", "batch_size=2", "env.lanes=4"]),
     ],
