@@ -108,7 +108,7 @@ def test_a_failed_run_says_so(tmp_path: Path) -> None:
 
 def test_a_time_limit_holds_where_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation is under way when time is up, and the last one has its own end."""
-    monkeypatch.setattr("shoal.runtime.supervisor.LAST_EVALUATION_SECONDS", 0.5)
+    monkeypatch.setattr("shoal.runtime.evaluation_schedule.GRACE_SECONDS", 0.5)
     settings = corridor(env={"id": "tests.fakes:TestEndless-v0"}, stop={"steps": None, "seconds": 2.0})
     began = time.monotonic()
     folder, summary = run(tmp_path, settings)
