@@ -109,7 +109,7 @@ def verdict(
         if served_wait > _MOST and server_wait < _NOTICEABLE:
             return (
                 f"inference (its server is always busy, the actors wait {100 * served_wait:.0f} % of their time for "
-                "it: raise env.lanes, for larger batches)"
+                "it: raise env.lanes for larger batches, or set actor.inference=local)"
             )
         return f"actors (the learner waits {learner} of its time for data{machine.advice() if machine else ''})"
     if actor_wait - learner_wait > _NOTICEABLE:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-import numpy as np
-
 from shoal.loops.settings import RunSettings
 
 FIRST = 10
@@ -69,7 +67,7 @@ class EvaluationSchedule:
 
     def _at_goal(self, returns: Collection[float]) -> bool:
         enough = len(returns) >= min(self._enough, RECENT_EPISODES)
-        return self._goal is not None and enough and float(np.mean(list(returns))) >= self._goal
+        return self._goal is not None and enough and sum(returns) / len(returns) >= self._goal
 
     def last_seconds(self, trained: float, limit: float | None) -> float:
         """How long the evaluation of the final weights may take.
