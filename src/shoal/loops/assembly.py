@@ -145,7 +145,8 @@ def build_evaluator(plan: Plan, index: int = 0) -> Evaluator:
         return make_env(env, lanes, plan.seed("evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, plan.spec, PolicyContext(lanes=lanes))
-    _move(policy, plan.evaluation_device, plan, "evaluation.policy_device")
+    if hasattr(policy, "to") or settings.evaluation.policy_device != "auto":
+        _move(policy, plan.evaluation_device, plan, "evaluation.policy_device")
     weights, bound = BoardModule(policy.module, plan.paths.board), settings.evaluation_bound
     at_end = partial(_limit_threads, torch_threads(settings, cores, alone=True))
     return Evaluator(make, policy, weights, open_ledger(plan), plan.paths.checkpoints, bound, at_end)
