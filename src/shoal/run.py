@@ -21,6 +21,7 @@ from shoal.envs.faults import close_quietly
 from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
+from shoal.loops.machine import emulator_threads, usable_cores
 from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.summary import Summary, read_summary
@@ -137,9 +138,10 @@ class Run:
         """
         if episodes < 1:
             raise ConfigError(f"episodes = {episodes} cannot be used: it must be a whole number of at least 1.")
-        lanes = min(self.settings.evaluation.lanes, episodes)
-        policy = self.make_policy(lanes)
-        env = make_env(self.env_settings, lanes, self.settings.seed if seed is None else seed, training=False)
+        lanes = self.settings.evaluation.lanes_for(episodes)
+        policy, threads = self.make_policy(lanes), emulator_threads(self.settings, usable_cores())
+        settings = self.env_settings.model_copy(update={"threads": threads})
+        env = make_env(settings, lanes, self.settings.seed if seed is None else seed, training=False)
         try:
             finished: list[Episode] = play(env, policy, episodes)
         finally:

@@ -38,6 +38,8 @@ def test_capacity_for_all_lanes() -> None:
 def test_missing_gpu() -> None:
     with pytest.raises(ConfigError, match="no usable GPU"):
         check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda"]))
+    with pytest.raises(ConfigError, match=r"evaluation\.policy_device = 'cuda', but this machine has no usable GPU"):
+        check_environment(settings_for("CartPole-v1", "apex-dqn", ["policy_device=cuda"]))
 
 
 def test_a_run_without_an_end_gets_one() -> None:

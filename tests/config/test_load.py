@@ -196,8 +196,8 @@ def test_a_setting_of_another_algorithm_is_unknown() -> None:
 
 def test_a_name_of_several_settings_lists_them() -> None:
     assert (
-        refused("threads=2")
-        == "'threads' could mean env.threads, actor.threads, learner.threads or replay.threads: write which."
+        refused("threads=2") == "'threads' could mean env.threads, actor.threads, learner.threads, replay.threads or "
+        "evaluation.threads: write which."
     )
 
 

@@ -190,6 +190,23 @@ def test_actors_without_a_network_write_what_the_server_chose(tmp_path: Path, al
         actor.end()
 
 
+def test_actors_measure_how_long_they_wait_for_the_server(tmp_path: Path) -> None:
+    plan, ledger = prepared(tmp_path, served(algorithm={"lstm": 6}))
+    actor = assembly.build_actor(plan, 0)
+    report = actor.run(seconds=0.5)  # nobody answers
+    assert report.steps == 0 and 0.4 < report.served <= report.seconds
+    assert report.logged["time/actor_inference_fraction"] == pytest.approx(report.served / report.seconds)
+    with running(assembly.build_inference(plan), ledger):
+        report = actor.run(steps=50)
+    assert report.steps and 0 < report.served < report.seconds
+    actor.end()
+    local, _ = prepared(tmp_path / "local", corridor(actors=1))
+    actor = assembly.build_actor(local, 0)
+    report = actor.run(steps=5)
+    assert np.isnan(report.served) and not report.logged
+    actor.end()
+
+
 def test_a_new_server_answers_what_the_old_one_left(tmp_path: Path) -> None:
     settings = served(algorithm={"lstm": 6})
     plan, _ = prepared(tmp_path, settings)

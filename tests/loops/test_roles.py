@@ -248,6 +248,21 @@ def test_an_evaluation_that_takes_too_long_is_left_out(tmp_path: Path) -> None:
     ledger[LedgerWord.STOP] = RUN
 
 
+def test_the_last_evaluation_may_use_the_whole_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembly, "usable_cores", lambda: 6)
+    plan, _ = prepared(tmp_path, corridor(actors=2, runtime="ray"))
+    evaluator = assembly.build_evaluator(plan)
+    try:
+        used = [torch.get_num_threads()]
+        for final in (False, True):
+            assert evaluator.run(4, final=final) is not None
+            used.append(torch.get_num_threads())
+        assert used == [3, 3, 6]  # a learner and two actors of six cores
+    finally:
+        torch.set_num_threads(1)
+        evaluator.end()
+
+
 @pytest.mark.parametrize("then", [WIND_DOWN, HALT])
 def test_an_evaluation_under_way_ends_with_training(tmp_path: Path, then: int) -> None:
     settings = corridor(actors=1, env={"id": "tests.fakes:TestEndless-v0"})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.fakes import corridor
 
-from shoal.runtime.bottleneck import verdict
+from shoal.runtime import bottleneck
+from shoal.runtime.bottleneck import Machine, Share, Waits, verdict
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,51 @@ def test_both_idle_is_neither_sides_fault() -> None:
 @pytest.mark.parametrize("waits", [(math.nan, 0.2), (0.2, math.nan), (math.inf, 0.0)])
 def test_not_measured(waits: tuple[float, float]) -> None:
     assert verdict(*waits) == "unknown (not measured yet)"
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "advice"),
+    [
+        (16, 4, "; 12 cores free: raise actors)"),
+        (4, 3, "; 1 core free: raise actors)"),
+        (2, 3, "; all 2 cores are taken: more actors would not help)"),
+        (1, 2, "; the only core is taken: more actors would not help)"),
+    ],
+)
+def test_more_actors_are_advised_only_where_there_are_cores(cores: int, busy: int, advice: str) -> None:
+    text = verdict(0.63, 0.0, machine=Machine(cores, busy))
+    assert text == f"actors (the learner waits 63 % of its time for data{advice}"
+    assert verdict(0.02, 0.4, machine=Machine(cores, busy)) == verdict(0.02, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("learner", "served", "server", "begins"),
+    [
+        (0.6, 0.8, 0.02, "inference (its server is always busy, the actors wait 80 % of their time for it"),
+        (0.6, 0.8, 0.5, "actors"),  # the server has time: the way there and back is long
+        (0.6, 0.3, 0.02, "actors"),  # their environments take most of it
+        (0.0, 0.8, 0.02, "balanced"),  # nobody waits for what it acts on
+        (0.6, math.nan, math.nan, "actors"),  # no server
+    ],
+)
+def test_the_inference_server(learner: float, served: float, server: float, begins: str) -> None:
+    assert verdict(learner, 0.0, served_wait=served, server_wait=server).startswith(begins)
+
+
+def test_actors_that_wait_for_the_server_leave_their_cores_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bottleneck, "usable_cores", lambda: 16)
+    waits, settings = Waits(), corridor(runtime="ray", actors=14)
+    waits.learner.add(8.0, 10.0)
+    for seconds in (4.0, 6.0):
+        waits.actors.add(0.0, seconds)
+        waits.served.add(seconds / 2, seconds)
+    waits.server.add(5.0, 10.0)
+    assert waits.served.value == 0.5
+    assert waits.verdict(settings) == "actors (the learner waits 80 % of its time for data; 7 cores free: raise actors)"
+    waits.served.part = math.nan  # without a server: 14 actors and a learner
+    assert "; 1 core free" in waits.verdict(settings)
+    assert "free" not in waits.verdict(corridor()), "inline, one process does everything in turn"
+
+
+def test_a_share_of_nothing_is_unknown() -> None:
+    assert math.isnan(Share().value) and Waits().verdict(corridor()).startswith("unknown")

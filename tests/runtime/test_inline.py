@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_a_failed_run_says_so(tmp_path: Path) -> None:
 
 def test_a_time_limit_holds_where_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation is under way when time is up, and the last one has its own end."""
-    monkeypatch.setattr("shoal.runtime.supervisor.LAST_EVALUATION_SECONDS", 0.5)
+    monkeypatch.setattr("shoal.runtime.evaluation_schedule.GRACE_SECONDS", 0.5)
     settings = corridor(env={"id": "tests.fakes:TestEndless-v0"}, stop={"steps": None, "seconds": 2.0})
     began = time.monotonic()
     folder, summary = run(tmp_path, settings)
@@ -123,6 +124,15 @@ def test_an_evaluation_is_written_at_the_steps_of_its_weights(tmp_path: Path) ->
     folder, summary = run(tmp_path, settings)
     evaluated = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
     assert [row["step"] for row in evaluated] == [summary.env_steps] and summary.eval_return_mean == 25.0
+
+
+def test_the_first_evaluation_comes_soon_and_intervals_grow(tmp_path: Path) -> None:
+    """Learning begins at 200 steps; the first is due a tenth of 400 steps later. Up to 8 steps are taken at once."""
+    folder, summary = run(tmp_path, corridor(stop={"steps": 1500}))
+    steps = [row["step"] for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
+    assert 240 <= steps[0] <= 280 and steps[-1] == summary.env_steps
+    gaps = [after - before for before, after in pairwise(steps[:5])]
+    assert all(0 <= gap - due < 8 for gap, due in zip(gaps, (80, 160, 320, 400), strict=True)), gaps
 
 
 def test_an_execution_without_evaluations_keeps_the_earlier_result(tmp_path: Path) -> None:

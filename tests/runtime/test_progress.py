@@ -86,6 +86,25 @@ def test_eta(steps: int, target: int | None, rate: float | None, expected: float
     assert eta(Snapshot(env_steps=steps, elapsed=1.0, target_steps=target, steps_per_second=rate)) == expected
 
 
+@pytest.mark.parametrize(("left", "expected"), [(4.0, 4.0), (30.0, 10.0), (0.0, 0.0)])
+def test_eta_knows_the_time_limit(left: float, expected: float) -> None:
+    both = Snapshot(env_steps=0, elapsed=1.0, target_steps=100, steps_per_second=10.0, seconds_left=left)
+    assert eta(both) == expected
+    assert eta(replace(both, target_steps=None)) == eta(replace(both, steps_per_second=None)) == left
+    assert plain_line(replace(both, target_steps=None, seconds_left=65.0)).endswith("ETA 0:01:05")
+
+
+def test_both_views_show_the_steps_of_the_weights_that_were_evaluated() -> None:
+    late = replace(FULL, eval_steps=9_000)
+    assert "| eval 201.5 at 9,000 |" in plain_line(late)
+    assert "| eval 201.5 |" in plain_line(replace(FULL, eval_steps=12_345))  # the newest
+    assert "9,000" not in plain_line(replace(late, eval_return=None))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(module._view("title", late))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "eval 201.5 at 9,000 (goal 475.0)" in shown
+
+
 def test_percent_is_rounded_down() -> None:
     assert "(99 %)" in plain_line(Snapshot(env_steps=99_999, elapsed=1.0, target_steps=100_000))
 
@@ -115,7 +134,7 @@ def test_each_evaluation_and_note_has_its_line(clock: Clock) -> None:
         "2 steps | evaluation: return 9.5 (goal 475.0)",
         "3 steps | evaluation: return 9.5 (goal 475.0)",  # of the weights, though it ended at 4
         "actor 1 [bold]died[/bold] and was started again after a very long explanation",
-        "4 steps | eval 9.5 | 0:00:00 elapsed",
+        "4 steps | eval 9.5 at 3 | 0:00:00 elapsed",
     ]
 
 

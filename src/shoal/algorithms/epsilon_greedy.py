@@ -56,18 +56,24 @@ class EpsilonGreedyPolicy:
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
         self._taken: Array = np.zeros(context.lanes, np.float32)
         self._best: Array = np.zeros(context.lanes, np.float32)
+        self._device = torch.device("cpu")
 
     @property
     def module(self) -> nn.Module:
         return self._network
+
+    def to(self, device: torch.device) -> None:
+        """Computes there from now on; arrays stay arrays. For the evaluator."""
+        self._network.to(device)
+        self._device = device
 
     def initial_state(self, lanes: int) -> Any:
         return ()
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        out = self._network(torch.from_numpy(obs))
-        values = (out if out.dim() == 2 else out.mean(dim=2)).float().numpy()  # [N, A]
+        out = self._network(torch.from_numpy(obs).to(self._device))
+        values = (out if out.dim() == 2 else out.mean(dim=2)).float().cpu().numpy()  # [N, A]
         action = values.argmax(axis=1)
         self._best = values.max(axis=1)
         if explore:

@@ -80,6 +80,7 @@ def check_environment(settings: RunSettings) -> Plan:
         require_compiler()
     if settings.actor.inference == "served":
         _ = plan.inference_device
+    _ = plan.evaluation_device
     if settings.actor.precision == "bfloat16":
         require_bfloat16("actor.precision = bfloat16", "float32")
     if settings.learner.autocast and device.type == "cpu":

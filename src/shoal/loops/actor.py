@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from shoal.algorithms.interface import Outcome, Policy
 from shoal.envs import Env
 from shoal.envs.faults import traceback_if_asked
 from shoal.errors import EnvError
-from shoal.loops.remote_policy import Unanswered
+from shoal.loops.remote_policy import RemotePolicy, Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
 from shoal.loops.weights import BoardModule
@@ -91,8 +92,9 @@ class Actor:
                     break
                 continue
             ticks += 1
+        served = self._policy.take_waited() if isinstance(self._policy, RemotePolicy) else math.nan
         elapsed = time.perf_counter() - began
-        return ActorReport(self._index, taken, elapsed, waited, tuple(episodes), self._version, tuple(notes))
+        return ActorReport(self._index, taken, elapsed, waited, tuple(episodes), self._version, tuple(notes), served)
 
     @property
     def stopping(self) -> bool:

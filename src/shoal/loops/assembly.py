@@ -17,6 +17,7 @@ from shoal.loops.evaluator import Evaluator
 from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
 from shoal.loops.inference import InferenceServer, Movable
+from shoal.loops.machine import emulator_threads, torch_threads, usable_cores
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.remote_policy import RemotePolicy
@@ -134,17 +135,21 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
 
 def build_evaluator(plan: Plan, index: int = 0) -> Evaluator:
     """The evaluator, on the true task: rewards are not clipped and a lost life ends no episode."""
-    settings = plan.settings
-    _limit_threads(settings.actor.threads)
-    lanes = min(settings.evaluation.lanes, settings.evaluation.episodes)
+    settings, cores = plan.settings, usable_cores()
+    _limit_threads(torch_threads(settings, cores))
+    lanes = settings.evaluation.lanes_for(settings.evaluation.episodes)
+    env = settings.evaluation_env.model_copy(update={"threads": emulator_threads(settings, cores)})
 
     def make(errors: int) -> Env:
         # The same seed in every execution: evaluations are to be compared.
-        return make_env(settings.evaluation_env, lanes, plan.seed("evaluator", again=errors), training=False)
+        return make_env(env, lanes, plan.seed("evaluator", again=errors), training=False)
 
     policy = settings.definition.make_policy(settings.algorithm, plan.spec, PolicyContext(lanes=lanes))
+    if hasattr(policy, "to") or settings.evaluation.policy_device != "auto":
+        _move(policy, plan.evaluation_device, plan, "evaluation.policy_device")
     weights, bound = BoardModule(policy.module, plan.paths.board), settings.evaluation_bound
-    return Evaluator(make, policy, weights, open_ledger(plan), plan.paths.checkpoints, bound)
+    at_end = partial(_limit_threads, torch_threads(settings, cores, alone=True))
+    return Evaluator(make, policy, weights, open_ledger(plan), plan.paths.checkpoints, bound, at_end)
 
 
 def build_inference(plan: Plan, index: int = 0) -> InferenceServer:
@@ -157,14 +162,17 @@ def build_inference(plan: Plan, index: int = 0) -> InferenceServer:
     answered = sum(mailbox.answered for mailbox in mailboxes)
     seed = plan.seed("inference", again=answered, resumed=ledger[LedgerWord.RESUMED])
     policy = make_policy(plan, PolicyContext(0, 1, plan.lanes, seed, settings.replay.records_features))
-    if device.type != "cpu":
-        if not hasattr(policy, "to"):
-            raise ConfigError(
-                f"The policy of {settings.algo} computes on the CPU only: set actor.inference_device = cpu."
-            )
-        cast(Movable, policy).to(device)
+    _move(policy, device, plan, "actor.inference_device")
     weights = BoardModule(policy.module, plan.paths.board)
     return InferenceServer(policy, mailboxes, weights, ledger, settings.actor, **pinned_on(device))
+
+
+def _move(policy: Policy, device: torch.device, plan: Plan, setting: str) -> None:
+    """Lets a policy compute on its role's device, which `setting` names."""
+    if hasattr(policy, "to"):
+        cast(Movable, policy).to(device)
+    elif device.type != "cpu":
+        raise ConfigError(f"The policy of {plan.settings.algo} computes on the CPU only: set {setting} = cpu.")
 
 
 def _limit_threads(threads: int) -> None:

@@ -69,6 +69,7 @@ class Evaluator:
         ledger: Ledger,
         checkpoints: Path,
         bound: int | None = None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         make_env: makes the environment; its argument counts how often it was recreated.
@@ -77,7 +78,9 @@ class Evaluator:
         ledger: the run's counts.
         checkpoints: where the best weights are kept.
         bound: steps at which evaluation cuts an episode; None where the environment's own limit comes first.
+        at_end: called before the final weights are evaluated, when no other role needs the machine.
         """
+        self._at_end = at_end
         self._make_env, self._policy = make_env, policy
         self._env: Env | None = make_env(0)
         self._bound, self._bound_noted = bound, False
@@ -100,6 +103,8 @@ class Evaluator:
         Returns:
             None when nothing was published yet or the run was halted.
         """
+        if final:
+            self._at_end()
         began, env_steps = time.perf_counter(), self._ledger.env_steps
         version = self._weights.refresh()
         if version == 0:

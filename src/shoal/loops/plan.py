@@ -104,7 +104,19 @@ class Plan:
     def inference_device(self) -> torch.device:
         """Where the inference server computes."""
         wanted = self.settings.actor.inference_device
-        return self.learner_device if wanted == "auto" else choose_device(wanted, self.spec)
+        if wanted == "auto":
+            return self.learner_device
+        return choose_device(wanted, self.spec, "actor.inference_device")
+
+    @property
+    def evaluation_device(self) -> torch.device:
+        """Where the evaluator computes. `auto` takes a GPU for images only, and only if the run has one at work."""
+        wanted, served = self.settings.evaluation.policy_device, self.settings.actor.inference == "served"
+        device = choose_device(wanted, self.spec, "evaluation.policy_device")
+        if wanted != "auto" or device.type == "cpu":
+            return device
+        used = [self.learner_device, *([self.inference_device] if served else [])]
+        return device if any(one.type == "cuda" for one in used) else torch.device("cpu")
 
     def seed(self, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:
         """A seed for one role: roles, actors, restarts and resumptions must not repeat each other's random numbers."""
@@ -141,19 +153,19 @@ def make_limiter(settings: RunSettings) -> RateLimiter:
     return RateLimiter(settings.replay.min_size, settings.replay.samples_per_insert, settings.tolerance)
 
 
-def choose_device(wanted: str, spec: EnvSpec) -> torch.device:
-    """A role's device. `auto` takes a GPU for images only: small networks are faster on a CPU."""
+def choose_device(wanted: str, spec: EnvSpec, setting: str = "learner.device") -> torch.device:
+    """A role's device, as `setting` says. `auto` takes a GPU for images only: small networks are faster on a CPU."""
     if wanted == "auto":
         return torch.device("cuda" if len(spec.obs_shape) >= 3 and torch.cuda.is_available() else "cpu")
     device = torch.device(wanted)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"learner.device = {wanted!r}, but this machine has no usable GPU; use auto or cpu.")
+        raise ConfigError(f"{setting} = {wanted!r}, but this machine has no usable GPU; use auto or cpu.")
     if device.type not in ("cpu", "cuda"):  # mps, xpu, ...: whether it works depends on how torch was built
         try:
             torch.empty(1, device=device).cpu()
         except (RuntimeError, NotImplementedError, AssertionError) as error:
             raise ConfigError(
-                f"learner.device = {wanted!r} cannot be used: this PyTorch finds no such device here. Use auto or cpu."
+                f"{setting} = {wanted!r} cannot be used: this PyTorch finds no such device here. Use auto or cpu."
             ) from error
     return device
 

@@ -33,6 +33,7 @@ class RemotePolicy:
         self._mailbox, self._patience = mailbox, patience
         self._module = nn.Module()
         self._number: int | None = None
+        self._waited = 0.0
         self._version = np.zeros(mailbox.lanes, np.uint32)
 
     @property
@@ -52,14 +53,22 @@ class RemotePolicy:
         """
         if self._number is None:
             self._number = self._mailbox.ask(obs, first)
-        deadline, looks = time.monotonic() + self._patience, 0
-        while not self._mailbox.has_answer(self._number):
-            if time.monotonic() > deadline:
-                raise Unanswered
+        asked, looks = time.monotonic(), 0
+        while not (answered := self._mailbox.has_answer(self._number)):
+            if time.monotonic() > asked + self._patience:
+                break
             pause(looks)
             looks += 1
+        self._waited += time.monotonic() - asked
+        if not answered:
+            raise Unanswered
         self._number = None
         return Decision(self._mailbox.answer["action"].copy(), state)
+
+    def take_waited(self) -> float:
+        """Seconds it waited for answers since this was last asked."""
+        waited, self._waited = self._waited, 0.0
+        return waited
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
         """What the server's policy recorded, and the version of its weights. Valid until the next `act`."""

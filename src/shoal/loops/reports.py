@@ -40,7 +40,15 @@ class ActorReport(Report):
     """Of the weights it holds; 0 when the inference server has them."""
     notes: tuple[str, ...] = ()
     """Environment errors the actor recovered from."""
+    served: float = math.nan
+    """Seconds spent waiting for the inference server; NaN: it has a network of its own."""
     notes_recur = True
+
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """The share of its time that it waited for the inference server, if there is one."""
+        share = self.served / self.seconds if self.seconds else math.nan
+        return {} if math.isnan(share) else {"time/actor_inference_fraction": share}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
@@ -11,6 +11,9 @@ from shoal.algorithms.interface import Algorithm, AlgorithmConfig
 from shoal.envs import EnvSettings, episode_limit
 from shoal.replay.settings import ReplaySettings
 from shoal.sharing.strategies import Strategy
+
+MOST_LANES = 32
+"""Of an evaluation, unless more are asked for."""
 
 
 class _Section(BaseModel):
@@ -67,9 +70,21 @@ class EvaluationSettings(_Section):
     """How progress is measured: greedy episodes with the newest weights, in a separate process."""
 
     episodes: int = Field(20, ge=1, description="Episodes per evaluation.")
-    every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations.")
-    lanes: int = Field(20, ge=1, description="Episodes played side by side.")
+    every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations; fewer at first.")
+    lanes: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Episodes played side by side; auto: all of them, 32 at most."
+    )
+    threads: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+        "auto", description="Emulator (Atari) and torch threads of the evaluator; auto: by the machine's cores."
+    )
+    policy_device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="The evaluator's; auto: for images, a GPU if the run uses one."
+    )
     max_episode_steps: int = Field(27_000, ge=1, description="Episodes are cut here, if the environment does not.")
+
+    def lanes_for(self, episodes: int) -> int:
+        """How many of these episodes are played side by side."""
+        return min(MOST_LANES if self.lanes == "auto" else self.lanes, episodes)
 
 
 class StopSettings(_Section):

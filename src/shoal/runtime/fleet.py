@@ -41,6 +41,7 @@ def supervise(supervisor: Supervisor, fleet: Fleet) -> Status:
             supervisor.doing = "evaluating the final weights"
             fleet.evaluate()
             supervisor.doing = ""
+            supervisor.tick()
             status = supervisor.status() or status
         return status
     finally:

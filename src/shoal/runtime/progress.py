@@ -31,6 +31,8 @@ class Snapshot:
     env_steps: int
     elapsed: float
     target_steps: int | None = None
+    seconds_left: float | None = None
+    """Until the run's time is up; None: it has no limit, or has not begun."""
     steps_per_second: float | None = None
     updates: int = 0
     updates_per_second: float | None = None
@@ -170,7 +172,7 @@ def plain_line(snapshot: Snapshot) -> str:
         "{} steps/s": _rate(snapshot.steps_per_second),
         "{} updates/s": _rate(snapshot.updates_per_second),
         "return {}": _number(snapshot.train_return),
-        "eval {}": _number(snapshot.eval_return),
+        "eval {}": _evaluation(snapshot),
         "loss {}": _number(snapshot.loss),
         "staleness {}": _number(snapshot.staleness),
         "replay {}": _replay_fill(snapshot),
@@ -187,10 +189,11 @@ def plain_line(snapshot: Snapshot) -> str:
 
 
 def eta(snapshot: Snapshot) -> float | None:
-    """Seconds until `target_steps` at the present speed; None when either is unknown."""
-    if not snapshot.target_steps or not _known(snapshot.steps_per_second) or not snapshot.steps_per_second:
-        return None
-    return max(0.0, snapshot.target_steps - snapshot.env_steps) / snapshot.steps_per_second
+    """Seconds until `target_steps` at the present speed, or until time is up if that is sooner; None: unknown."""
+    target, speed, left = snapshot.target_steps, snapshot.steps_per_second, snapshot.seconds_left
+    if not target or speed is None or not _known(speed) or not speed:
+        return left
+    return min(max(0.0, target - snapshot.env_steps) / speed, math.inf if left is None else left)
 
 
 def _view(title: str, snapshot: Snapshot) -> Group:
@@ -204,7 +207,7 @@ def _view(title: str, snapshot: Snapshot) -> Group:
     if (seconds := eta(snapshot)) is not None:
         steps.append(f"   ETA {_clock(seconds)}")
     returns = Text(f"train {_number(snapshot.train_return)}   eval ")
-    returns.append(_number(snapshot.eval_return), style="bold").append(_goal(snapshot))
+    returns.append(_evaluation(snapshot), style="bold").append(_goal(snapshot))
     learning = f"loss {_number(snapshot.loss)}   staleness {_number(snapshot.staleness)}"
     rows = {
         "steps": steps,
@@ -227,6 +230,13 @@ def _evaluated(previous: Snapshot | None, snapshot: Snapshot) -> bool:
         return False
     before = (0, None) if previous is None else (previous.evaluations, previous.eval_return)
     return before != (snapshot.evaluations, snapshot.eval_return)
+
+
+def _evaluation(snapshot: Snapshot) -> str:
+    """The return and, where they differ from the run's, the steps of the weights that were evaluated."""
+    at = snapshot.eval_steps
+    known = _known(snapshot.eval_return) and at is not None and at != snapshot.env_steps
+    return f"{_number(snapshot.eval_return)}{f' at {at:,}' if known else ''}"
 
 
 def _goal(snapshot: Snapshot) -> str:

@@ -34,6 +34,8 @@ POLL_SECONDS = 0.1
 PLACEMENT_SECONDS = 30.0
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
+GPU_BESIDE = 0.1
+"""Part of a GPU for a role that works beside training."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -144,11 +146,11 @@ class _RayFleet:
         """
         node = self._cluster.node
         total = node["Resources"]
-        users = sum(one.entry.gpu for one in self._all)
-        gpus = min(users, int(total.get("GPU", 0)))
-        each = gpus / users if gpus else 0.0  # two roles may share one
+        users = [one.entry for one in self._all if one.entry.gpu]
+        gpus, shares = gpu_shares([entry.trains for entry in users], int(total.get("GPU", 0)))
         pin = {f"node:{node['NodeManagerAddress']}": 0.001}
-        needs = [{"CPU": 1.0, **({"GPU": each} if each and one.entry.gpu else {})} for one in self._all]
+        left = iter(shares)
+        needs = [{"CPU": 1.0, **({"GPU": next(left)} if one.entry.gpu and shares else {})} for one in self._all]
         wanted = f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''} on this node"
         if total.get("CPU", 0) < len(needs):
             raise PlacementError(
@@ -267,6 +269,23 @@ class _RayFleet:
                 break
             self._collect()
             self._supervisor.tick()
+
+
+def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
+    """How roles share GPUs.
+
+    Args:
+        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
+        gpus: how many there are.
+
+    Returns:
+        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
+    """
+    used = min(max(sum(trains), 1), gpus) if trains else 0
+    if not used:
+        return 0, []
+    beside = 0.0 if all(trains) else GPU_BESIDE
+    return used, [used / sum(trains) - beside if one else beside for one in trains]
 
 
 def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:

@@ -49,7 +49,14 @@ def make_roster(plan: Plan) -> Sequence[RosterEntry]:
     """
     learner = RosterEntry("learner", build_learner, _learning, gpu=plan.learner_device.type == "cuda")
     actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors)
-    evaluator = RosterEntry("evaluator", build_evaluator, _evaluating, trains=False, pulse=LedgerWord.EVALUATED)
+    evaluator = RosterEntry(
+        "evaluator",
+        build_evaluator,
+        _evaluating,
+        gpu=plan.evaluation_device.type == "cuda",
+        trains=False,
+        pulse=LedgerWord.EVALUATED,
+    )
     if plan.settings.actor.inference == "local":
         return learner, actor, evaluator
     return (

@@ -13,20 +13,18 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.loops.assembly import make_pace
 from shoal.loops.plan import Plan, make_limiter
-from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report
+from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport, Report
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
-from shoal.runtime.bottleneck import verdict
+from shoal.runtime.bottleneck import Share, Waits
+from shoal.runtime.evaluation_schedule import RECENT_EPISODES, EvaluationSchedule
 from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress, Snapshot
 from shoal.runtime.run_folder import Status, Summary
 
-RECENT_EPISODES = 100
 RECORD_STEPS = 1_000
 """Environment steps between two lines of metrics of an inline run, so that they do not depend on the clock."""
 FIRST_REPORT_SECONDS = 2.0
-LAST_EVALUATION_SECONDS = 10.0
-"""Seconds that the evaluation of the final weights may take after `stop.seconds`; a tenth of these if that is more."""
 
 
 class Supervisor:
@@ -65,19 +63,18 @@ class Supervisor:
         self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
         self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
-        self._actor_seconds = self._actor_waited = self._learner_seconds = self._learner_waited = 0.0
+        self._waits = Waits()
         self._learner: LearnerReport | None = None
         self._logged: dict[str, Mapping[str, float]] = {}
         """The newest metrics of each role, by its name."""
-        self._staleness_sum, self._staleness_updates = 0.0, 0
+        self._staleness = Share()
         self._metric_sums: dict[str, float] = {}
         self._metric_updates = 0
         self._evaluation: EvaluationReport | None = None
         self._evaluations = 0
-        every = plan.settings.evaluation.every_steps
+        self._schedule = EvaluationSchedule(plan.settings, ledger.env_steps, ledger.updates)
         self._evaluated_last = False
         self._next_record, self._recorded = ledger.env_steps + RECORD_STEPS, self._began
-        self._next_evaluation = max(every, (ledger.env_steps // every + 1) * every)
         self._rates: deque[tuple[float, int, int]] = deque([(self._began, ledger.env_steps, ledger.updates)], maxlen=8)
 
     # ---- what roles report
@@ -101,25 +98,28 @@ class Supervisor:
     def _count_actor(self, report: ActorReport) -> None:
         self._returns.extend(episode.episode_return for episode in report.episodes)
         self._lengths.extend(episode.length for episode in report.episodes)
-        self._actor_seconds += report.seconds
-        self._actor_waited += report.waited
+        self._waits.actors.add(report.waited, report.seconds)
+        self._waits.served.add(report.served, report.seconds)
+
+    @_count.register
+    def _count_server(self, report: InferenceReport) -> None:
+        self._waits.server.add(report.waited, report.seconds)
 
     @_count.register
     def _count_learner(self, report: LearnerReport) -> None:
-        self._learner_seconds += report.seconds
-        self._learner_waited += report.waited
+        self._waits.learner.add(report.waited, report.seconds)
         if report.updates:
             self._learner = report
             for name, value in report.metrics.items():
                 self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value * report.updates
             self._metric_updates += report.updates
             if not math.isnan(report.staleness):  # of other runs' rows only
-                self._staleness_sum += report.staleness * report.updates
-                self._staleness_updates += report.updates
+                self._staleness.add(report.staleness * report.updates, report.updates)
 
     @_count.register
     def _count_evaluation(self, report: EvaluationReport) -> None:
         """Writes its metrics at once."""
+        self._schedule.ended(report.seconds, time.monotonic())
         if not report.returns:
             return
         self._evaluation = report
@@ -163,19 +163,30 @@ class Supervisor:
             first, self._evaluated_last = not self._evaluated_last, True
             last, newest = self._evaluation, self._learner.weights_version if self._learner else 0
             return first and (last is None or last.env_steps < steps or last.weights_version < newest)
-        if steps < self._next_evaluation:
-            return False
-        self._next_evaluation = steps + self.settings.evaluation.every_steps
-        return True
+        return self._schedule.take_turn(steps, self.ledger.updates, self._returns, time.monotonic())
 
     @property
     def evaluation_seconds(self) -> float:
         """How long an evaluation that starts now may take: until the run's end; the last one a little longer."""
-        seconds = self.settings.stop.seconds
-        if seconds is None or self._first_step is None:
+        left = self.seconds_left
+        if left is None and self.inline:  # its results do not depend on the clock
             return math.inf
-        left = max(0.0, seconds - (time.monotonic() - self._first_step))
-        return left + (max(LAST_EVALUATION_SECONDS, seconds / 10) if self.ledger.stop else 0.0)
+        if self.ledger.stop:
+            return self._schedule.last_seconds(self._trained, self.settings.stop.seconds)
+        return math.inf if left is None else left
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of `stop.seconds`; None without that limit. Start-up does not count: with a short limit on a slow machine,
+        nothing would be trained.
+        """
+        limit = self.settings.stop.seconds
+        return None if limit is None else max(0.0, limit - self._trained)
+
+    @property
+    def _trained(self) -> float:
+        """Seconds since the first step of this execution."""
+        return 0.0 if self._first_step is None else time.monotonic() - self._first_step
 
     def status(self) -> Status | None:
         """How the run has ended; None while it goes on."""
@@ -186,10 +197,7 @@ class Supervisor:
             return "solved"
         if stop.steps is not None and self.ledger.env_steps >= stop.steps:
             return "finished"
-        # Start-up does not count: with a short limit on a slow machine, nothing would be trained.
-        if stop.seconds is not None and self._first_step and time.monotonic() - self._first_step >= stop.seconds:
-            return "finished"
-        return None
+        return "finished" if self.seconds_left == 0 else None
 
     @property
     def report_seconds(self) -> float:
@@ -243,8 +251,8 @@ class Supervisor:
         values |= {
             "time/fps": steps_per_second,
             "time/updates_per_second": updates_per_second,
-            "time/learner_wait_fraction": _fraction(self._learner_waited, self._learner_seconds),
-            "time/actor_wait_fraction": _fraction(self._actor_waited, self._actor_seconds),
+            "time/learner_wait_fraction": self._waits.learner.value,
+            "time/actor_wait_fraction": self._waits.actors.value,
             "time/restarts": self.restarts,
         }
         values |= _means(self._logged.values())
@@ -267,6 +275,7 @@ class Supervisor:
                 env_steps=self.ledger.env_steps,
                 elapsed=self.wall,
                 target_steps=self.settings.stop.steps,
+                seconds_left=self.seconds_left if self._first_step else None,
                 steps_per_second=steps_per_second,
                 updates=self.ledger.updates,
                 updates_per_second=updates_per_second,
@@ -280,7 +289,7 @@ class Supervisor:
                 replay_rows=min(self.ledger.inserts, self.settings.replay.capacity),
                 replay_capacity=self.settings.replay.capacity,
                 restarts=self.restarts,
-                bottleneck=self._bottleneck() if learner else "",
+                bottleneck=self._waits.verdict(self.settings) if learner else "",
                 note=self.doing if self._first_step else "starting",
             )
         )
@@ -302,10 +311,10 @@ class Supervisor:
             steps_per_second=(self.ledger.env_steps - self._steps_before) / seconds,
             updates_per_second=(self.ledger.updates - self._updates_before) / seconds,
             samples_per_insert=self._achieved(),
-            staleness_mean=_fraction(self._staleness_sum, self._staleness_updates),
-            learner_wait_fraction=_fraction(self._learner_waited, self._learner_seconds),
-            actor_wait_fraction=_fraction(self._actor_waited, self._actor_seconds),
-            bottleneck=self._bottleneck(),
+            staleness_mean=self._staleness.value,
+            learner_wait_fraction=self._waits.learner.value,
+            actor_wait_fraction=self._waits.actors.value,
+            bottleneck=self._waits.verdict(self.settings),
             restarts=self.restarts,
             replay_bytes=self._replay_bytes,
             error=error,
@@ -315,10 +324,6 @@ class Supervisor:
 
     def _achieved(self) -> float:
         return self._limiter.achieved(self.ledger.inserts, self.ledger[LedgerWord.SAMPLES])
-
-    def _bottleneck(self) -> str:
-        learner = _fraction(self._learner_waited, self._learner_seconds)
-        return verdict(learner, _fraction(self._actor_waited, self._actor_seconds))
 
     def _recent_rates(self) -> tuple[float, float]:
         then, steps, updates = self._rates[0]
@@ -333,7 +338,3 @@ def _means(logged: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in metrics.items():
             found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-def _fraction(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
