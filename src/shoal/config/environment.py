@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from shoal.algorithms import Algorithm
 from shoal.algorithms.choice import described, sees_images
 from shoal.envs import EnvSettings, describe_env
 from shoal.errors import ShoalError
+from shoal.loops.machine import usable_cores
 from shoal.types import EnvSpec
 
 FREE_CORES = 2
@@ -52,15 +52,10 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool 
     suited = {} if papers else dict(algorithm.suited(spec))
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
-    if not papers and sees_images(spec) and (actors := actors_for_images(cores())) != 2:
+    if not papers and sees_images(spec) and (actors := actors_for_images(usable_cores())) != 2:
         suited["actors"] = actors
-        reasons.append(f"actors = {actors}, because this machine has {cores()} cores.")
+        reasons.append(f"actors = {actors}, because this machine has {usable_cores()} cores.")
     return {**suited, "reasons": reasons}
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def actors_for_images(cores: int) -> int:
