@@ -36,7 +36,7 @@ from shoal.algorithms.learner import GradientLearner, Loss, Objective
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic, center_images
-from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
+from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian, MultiCategorical
 from shoal.replay import Column, Schema, SequenceView
 from shoal.types import Array, EnvSpec
 
@@ -73,6 +73,8 @@ class ActorCriticConfig(AlgorithmConfig):
 
 def make_distribution(spec: EnvSpec) -> ActionDistribution:
     """What the policy's output means."""
+    if spec.action_nvec:
+        return MultiCategorical(spec.action_nvec)
     return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
 
 
@@ -91,13 +93,14 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         spec.obs_shape,
         spec.obs_dtype,
         make_distribution(spec).parameters,
-        gaussian=not spec.num_actions,
+        gaussian=spec.continuous,
         hidden=config.hidden,
         torso=config.torso,
         image_hidden=config.image_hidden,
         lstm=config.lstm,
         share_torso=config.share_torso,
         initial_log_std=config.initial_log_std,
+        parts=spec.inputs,
     )
     if config.center_images:
         center_images(network)
@@ -111,7 +114,7 @@ def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) ->
         recorded.append(Column("value", "float32"))
     if config.lstm:
         recorded.append(Column("state", "float32", (2 * config.lstm,)))
-    if not spec.num_actions:
+    if spec.continuous:
         recorded.append(Column("raw_action", "float32", (int(np.prod(spec.action_shape)),)))
     return tuple(recorded)
 
@@ -176,7 +179,7 @@ def sequence_algorithm(
         name=name,
         summary=summary,
         config=config,
-        check=lambda spec: None,  # actions may be discrete or continuous
+        check=lambda spec: None,  # any actions
         check_replay=check_replay,
         columns=lambda config, spec: columns(config, spec, value=records_value(config)),
         make_view=make_view,
@@ -207,7 +210,7 @@ class ActorCriticPolicy:
         """
         self._network = make_network(config, spec).eval()
         self._distribution = make_distribution(spec)
-        self._bounds = None if spec.num_actions else ActionBounds(spec, drop_fixed=False)
+        self._bounds = ActionBounds(spec, drop_fixed=False) if spec.continuous else None
         self._value, self._feature = value, context.record_features
         self._device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(context.seed)

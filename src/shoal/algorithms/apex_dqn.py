@@ -62,7 +62,8 @@ class Config(ValueConfig):
 
 def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     """Action values of an observation: [B, *obs_shape] -> [B, A]."""
-    return QNetwork(spec.obs_shape, spec.obs_dtype, spec.num_actions, config.hidden, config.dueling)
+    shape = (spec.obs_shape, spec.obs_dtype, spec.num_actions)
+    return QNetwork(*shape, config.hidden, config.dueling, parts=spec.inputs)
 
 
 def dqn_loss(

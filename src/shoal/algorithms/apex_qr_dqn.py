@@ -39,7 +39,7 @@ class Config(ValueConfig):
 def make_network(config: Config, spec: EnvSpec) -> nn.Module:
     """Quantiles of the return of each action: [B, *obs_shape] -> [B, A, N]."""
     shape = (spec.obs_shape, spec.obs_dtype, spec.num_actions)
-    return QNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles)
+    return QNetwork(*shape, config.hidden, config.dueling, quantiles=config.quantiles, parts=spec.inputs)
 
 
 def quantile_loss(network: nn.Module, target: nn.Module, batch: TransitionBatch, *, tau: Tensor, kappa: float) -> Loss:

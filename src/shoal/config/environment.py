@@ -32,9 +32,12 @@ def look_at(env: Any) -> EnvSpec | None:
 
 
 def look_without_import(env: Any) -> EnvSpec | None:
-    """As `look_at`, but imports no module that the environment's id names."""
-    named = env.get("id") if isinstance(env, Mapping) else env
-    return None if ":" in str(named) else look_at(env)
+    """As `look_at`, but imports no module that the environment's id or wrappers name."""
+    try:
+        named = EnvSettings.model_validate(env if isinstance(env, Mapping) else {"id": env})
+    except ValidationError:
+        return None
+    return None if named.modules else look_at(env)
 
 
 def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool) -> Mapping[str, Any]:

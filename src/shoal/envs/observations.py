@@ -45,6 +45,8 @@ class ObservationMap:
             raise ConfigError(
                 f"The observation has shape {given}; {where} has {shape}, a batch {batch_shape}.{self._stack_hint()}"
             )
+        if self._spec.obs_dtype == "uint8" and not isinstance(self._space, spaces.Box):
+            flat = flat.astype(np.uint8)  # parts that fit into bytes, see `PackObservation`
         if not np.can_cast(flat.dtype, self._spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {flat.dtype}; {where} has {self._spec.obs_dtype}.")
         with np.errstate(over="ignore"):  # reported below

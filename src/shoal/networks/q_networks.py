@@ -4,8 +4,8 @@ Vectors (MLP): all of `hidden` but its last entry is the torso; the last entry i
 With dueling that width is shared out, half to each stream (rounded up), so a dueling network costs what the plain one
 of the same `hidden` does. Two full streams would double the largest matrix product of every update.
 
-Images: the Nature convolutions, then per stream Linear(512), ReLU, Linear, as in "Distributed Prioritized Experience
-Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`; `hidden` is for vectors only.
+Images: convolutions, Nature's for large ones, then per stream Linear(512), ReLU, Linear, as in "Distributed Prioritized Experience
+Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`; `hidden` is for vectors only, those beside images included.
 
 Weights start as torch's layers do by default, from torch's global generator.
 """
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.heads import QHead
-from shoal.networks.torso import image_layout, make_torso
+from shoal.networks.inputs import make_torso
+from shoal.types import ObsPart
 
 
 class QNetwork(nn.Module):
@@ -32,6 +33,7 @@ class QNetwork(nn.Module):
         dueling: value and advantage streams instead of one.
         quantiles: N; None for values.
         image_hidden: width of each stream for images.
+        parts: the observation's inputs; none: the observation as a whole, by its shape and dtype.
     """
 
     def __init__(
@@ -44,15 +46,15 @@ class QNetwork(nn.Module):
         *,
         quantiles: int | None = None,
         image_hidden: int = 512,
+        parts: tuple[ObsPart, ...] = (),
     ) -> None:
         super().__init__()
-        if image_layout(obs_shape, obs_dtype) is not None:
-            self.torso, width = make_torso(obs_shape, obs_dtype, ()), image_hidden
-        else:
-            if any(width < 1 for width in hidden):
-                raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
-            last = hidden[-1] if hidden else 0
-            self.torso, width = make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last
+        if any(width < 1 for width in hidden):
+            raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
+        parts = parts or (ObsPart.of(obs_shape, obs_dtype),)
+        self.torso = make_torso(parts, hidden[:-1])
+        width = hidden[-1] if hidden else 0
+        width = image_hidden if any(part.axes for part in parts) else (width + 1) // 2 if dueling else width
         self.head = QHead(self.torso.out_features, num_actions, width, dueling, quantiles)
 
     def forward(self, obs: Tensor) -> Tensor:
