@@ -68,9 +68,11 @@ class ObservationMap:
         try:
             size = _batch_size(self._space, obs)
             if size is None:
-                return np.asarray(flatten(self._space, obs))[None], True
+                return np.asarray(flatten(self._space, obs)).reshape(1, *self._spec.obs_shape), True
             batched = iterate(batch_space(self._space, size), obs)
-            return np.stack([np.asarray(flatten(self._space, one)) for one in batched]), False
+            return np.stack([np.asarray(flatten(self._space, one)) for one in batched]).reshape(
+                size, *self._spec.obs_shape
+            ), False
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"The observation does not fit {self._spec.env_id}, whose observations are {self._space}, "

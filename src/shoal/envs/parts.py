@@ -31,13 +31,14 @@ def parts_of(space: Space, name: str = "", start: int = 0) -> list[ObsPart]:
 
 
 class PackedBox(spaces.Box):
-    """The space of a row; `parts` says what is where."""
+    """The space of a row; `parts` says what is where. An image that is alone keeps its shape."""
 
     def __init__(self, space: Space) -> None:
         self.parts = tuple(parts_of(space))
-        size = sum(part.size for part in self.parts)
+        whole = len(self.parts) == 1 and not self.parts[0].name
+        shape = self.parts[0].shape if whole else (sum(part.size for part in self.parts),)
         low, high, dtype = (0, 255, np.uint8) if _fits_bytes(space) else (-np.inf, np.inf, np.float32)
-        super().__init__(low, high, (size,), dtype)  # type: ignore[arg-type]
+        super().__init__(low, high, shape, dtype)  # type: ignore[arg-type]
 
 
 class PackObservation(gymnasium.ObservationWrapper[Array, Any, Any]):
@@ -49,7 +50,7 @@ class PackObservation(gymnasium.ObservationWrapper[Array, Any, Any]):
 
     def observation(self, observation: Any) -> Array:
         row: Array = np.empty(self.observation_space.shape, self.observation_space.dtype)
-        if len(_write(self.env.observation_space, observation, row)):
+        if len(_write(self.env.observation_space, observation, row.reshape(-1))):
             raise ValueError(f"observation of fewer than the {row.size} numbers of its space")
         return row
 
