@@ -11,6 +11,7 @@ import pytest
 from tests.many_spaces import FORMS, Switches
 
 from shoal.config.load import settings_for
+from shoal.config.signature import write_config
 from shoal.loops.plan import make_plan
 from shoal.run import Run
 from shoal.runtime.execution import execute
@@ -23,8 +24,6 @@ def train(tmp_path: Path, env: str, algo: str, form: str, **more: Any) -> tuple[
     settings = {"env.kwargs": {"form": form}, "runtime": "inline", "actors": 1, "env.lanes": 4, **more}
     loaded = settings_for(f"tests.many_spaces:{env}", algo, settings)
     folder = RunFolder.create(tmp_path, loaded.env.id, loaded.algo, datetime.now())
-    from shoal.config.signature import write_config
-
     write_config(folder.path, loaded)
     return execute(make_plan(loaded), folder, quiet=True), Run(folder.path, trust=True)
 
@@ -57,7 +56,7 @@ def test_every_action(tmp_path: Path, form: str, algo: str) -> None:
 @pytest.mark.learning
 def test_several_choices_are_learned(tmp_path: Path) -> None:
     more = {"learning_rate": 3e-3, "hidden": [64], "learner.batch_size": 8, "stop.steps": 60_000}
-    summary, run = train(tmp_path, "Switches", "impala", "multi", **more, **{"stop.mean_return": 7.5})
+    summary, _ = train(tmp_path, "Switches", "impala", "multi", **more, **{"stop.mean_return": 7.5})
     assert summary.status == "solved", summary
 
 
@@ -66,5 +65,5 @@ def test_several_choices_are_learned(tmp_path: Path) -> None:
 def test_several_inputs_are_learned(tmp_path: Path, form: str) -> None:
     more = {"learning_rate": 1e-3, "replay.min_size": 500, "learner.batch_size": 32, "target_period": 50}
     more |= {"n_step": 1, "gamma": 0.5, "stop.steps": 20_000, "stop.mean_return": 7.5, "evaluation.every_steps": 1000}
-    summary, run = train(tmp_path, "Lookout", "apex-dqn", form, **more)
+    summary, _ = train(tmp_path, "Lookout", "apex-dqn", form, **more)
     assert summary.status == "solved", summary

@@ -38,7 +38,7 @@ class PackedBox(spaces.Box):
         whole = len(self.parts) == 1 and not self.parts[0].name
         shape = self.parts[0].shape if whole else (sum(part.size for part in self.parts),)
         low, high, dtype = (0, 255, np.uint8) if _fits_bytes(space) else (-np.inf, np.inf, np.float32)
-        super().__init__(low, high, shape, dtype)  # type: ignore[arg-type]
+        super().__init__(low, high, shape, dtype)
 
 
 class PackObservation(gymnasium.ObservationWrapper[Array, Any, Any]):
@@ -46,10 +46,11 @@ class PackObservation(gymnasium.ObservationWrapper[Array, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.observation_space: PackedBox = PackedBox(env.observation_space)
+        self.observation_space = PackedBox(env.observation_space)
 
     def observation(self, observation: Any) -> Array:
-        row: Array = np.empty(self.observation_space.shape, self.observation_space.dtype)
+        space = self.observation_space
+        row: Array = np.empty(space.shape or (), space.dtype)
         if len(_write(self.env.observation_space, observation, row.reshape(-1))):
             raise ValueError(f"observation of fewer than the {row.size} numbers of its space")
         return row
@@ -72,7 +73,7 @@ def _write(space: Space, value: Any, row: Array) -> Array:
     return row[len(flat) :]
 
 
-def _inner(space: spaces.Dict | spaces.Tuple) -> list[tuple[Any, Space]]:
+def _inner(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, Space]]:
     return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
 
 

@@ -82,9 +82,7 @@ def import_module(module: str, wanted: str) -> ModuleType:
             "Install it, or add its folder to PYTHONPATH."
         ) from error
     except Exception as error:
-        raise ConfigError(
-            f"{wanted}: importing {module!r} raised {type(error).__name__}: {explain(error)}"
-        ) from error
+        raise ConfigError(f"{wanted}: importing {module!r} raised {type(error).__name__}: {explain(error)}") from error
 
 
 def _import_ale(name: str) -> None:

@@ -21,7 +21,7 @@ class WrapperSettings(BaseModel):
 
 def full_wrappers(given: Any) -> Any:
     """A list with a name or {name, args} for each wrapper, written out; anything else as it is."""
-    if not isinstance(given, list):
+    if not isinstance(given, list | tuple):
         return given
     each = [{"name": one} if isinstance(one, str) else one for one in given]
     return [{"args": {}, **one} if isinstance(one, Mapping) else one for one in each]
@@ -37,7 +37,7 @@ class EnvSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str = Field(min_length=1, description="Gymnasium id; `package:Id-v0` imports the package first; or `module:Class`")
+    id: str = Field(min_length=1, description="Gymnasium id, `package:Id-v0` (imports the package) or `module:Class`")
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="arguments for gymnasium.make; for Atari, of ale-py's vector environment"
     )

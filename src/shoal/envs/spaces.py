@@ -63,13 +63,13 @@ def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpe
 def _options(action: Space) -> Array:
     """How many options each of several choices has; empty for other spaces."""
     if isinstance(action, spaces.MultiBinary):
-        return np.full(action.shape, 2)
-    return action.nvec if isinstance(action, spaces.MultiDiscrete) else np.empty(0, np.int64)
+        return np.full(action.shape, 2, np.uint64)
+    return np.asarray(getattr(action, "nvec", ()), np.uint64)  # MultiDiscrete's
 
 
 class ActionMap:
-    """From a policy's actions to the environment's: checks choices, adds `start` and gives them the space's shape; clips
-    and casts Box.
+    """From a policy's actions to the environment's: checks choices, adds `start`, and reshapes several; clips and casts
+    Box.
     """
 
     def __init__(self, space: Space) -> None:
@@ -78,14 +78,9 @@ class ActionMap:
         self._dtype: np.dtype[Any] = np.dtype(np.int64)
         if isinstance(space, spaces.Box):
             self._dtype, self._bounds = space.dtype, (space.low, space.high)
-            return
-        self._size: Any = _options(space).ravel()
-        self._start: Any = np.asarray(getattr(space, "start", 0)).ravel()
-        self._shape = space.shape if self._size.size else None
-        if isinstance(space, spaces.Discrete):
+        elif isinstance(space, spaces.Discrete):
             self._size, self._start = int(space.n), int(space.start)
-        else:
-            self._played = space.dtype
+        self._several = space if _options(space).size else None
 
     def __call__(self, actions: Array) -> Array:
         """Takes [N, ...] or one action; returns `actions` itself when nothing changes.
@@ -99,14 +94,19 @@ class ActionMap:
             return clipped.astype(self._dtype, copy=False)
         if actions.dtype != self._dtype:
             actions = actions.astype(self._dtype)
+        if self._several is not None:
+            return self._choices(actions, self._several)
         # As unsigned, a negative action is huge: one pass checks both ends. ale-py would play a no-op instead.
-        if self._shape is not None:
-            if (actions.view(np.uint64) >= self._size).any():
-                raise EnvError(f"An action of {actions.tolist()} is outside 0..{(self._size - 1).tolist()}.")
-            return (actions + self._start).astype(self._played).reshape(*actions.shape[:-1], *self._shape)
         if actions.view(np.uint64).max() >= self._size:
             raise EnvError(f"An action of {actions.tolist()} is outside 0..{self._size - 1}.")
         return actions + self._start if self._start else actions
+
+    def _choices(self, actions: Array, space: Space) -> Array:
+        options = _options(space)
+        if (actions.view(np.uint64) >= options.ravel()).any():
+            raise EnvError(f"An action of {actions.tolist()} is outside 0..{(options.ravel() - 1).tolist()}.")
+        played = actions.reshape(*actions.shape[:-1], *options.shape) + getattr(space, "start", 0)
+        return played.astype(space.dtype)
 
 
 class _Checked(spaces.MultiDiscrete):

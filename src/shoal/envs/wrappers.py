@@ -26,8 +26,8 @@ def wrapped(env: gymnasium.Env[Any, Any], settings: EnvSettings) -> gymnasium.En
         try:
             inspect.signature(make).bind(env, **arguments)
         except TypeError as error:
-            takes = [name for name in inspect.signature(make).parameters][1:]
-            raise ConfigError(f"env.wrappers: {one.name} {error}; its args are {', '.join(takes) or 'none'}.") from error
+            takes = ", ".join(list(inspect.signature(make).parameters)[1:]) or "none"
+            raise ConfigError(f"env.wrappers: {one.name}: {error}; its args are {takes}.") from error
         try:
             env = make(env, **arguments)
         except (AssertionError, TypeError, ValueError) as error:  # how wrappers refuse a space or an argument

@@ -15,5 +15,5 @@ from shoal.networks.scratch import Scratch as Scratch
 from shoal.networks.torso import MLP as MLP
 from shoal.networks.torso import NatureCNN as NatureCNN
 from shoal.networks.torso import SmallCNN as SmallCNN
-from shoal.networks.torso import center_images as center_images
 from shoal.networks.torso import TinyCNN as TinyCNN
+from shoal.networks.torso import center_images as center_images

@@ -58,7 +58,7 @@ class SeveralInputs(nn.Module):
         self.vectors = MLP(sum(part.size for part in vectors), hidden, activation) if vectors else None
         self._parts, self._vectors = seen, [slice(part.start, part.start + part.size) for part in vectors]
         wide = [*self.images, self.vectors] if self.vectors is not None else [*self.images]
-        self.out_features = sum(int(one.out_features) for one in wide)  # type: ignore[arg-type]
+        self.out_features = sum(int(one.out_features) for one in wide)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, out_features]"""

@@ -4,8 +4,9 @@ Vectors (MLP): all of `hidden` but its last entry is the torso; the last entry i
 With dueling that width is shared out, half to each stream (rounded up), so a dueling network costs what the plain one
 of the same `hidden` does. Two full streams would double the largest matrix product of every update.
 
-Images: convolutions, Nature's for large ones, then per stream Linear(512), ReLU, Linear, as in "Distributed Prioritized Experience
-Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`; `hidden` is for vectors only, those beside images included.
+Images: convolutions (Nature's, or smaller ones for small images), then per stream Linear(512), ReLU, Linear, as in
+"Distributed Prioritized Experience Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`;
+`hidden` is for vectors only, also for those beside an image.
 
 Weights start as torch's layers do by default, from torch's global generator.
 """

@@ -165,7 +165,7 @@ class TinyCNN(nn.Module):
         super().__init__()
         self.channels_last = channels_last
         strides = (2 if height >= 16 else 1, 2 if width >= 16 else 1)
-        rows, columns = (((side - 3) // stride - 2) // 2 + 1 for side, stride in zip((height, width), strides, strict=True))
+        rows, columns = ((side - 3) // by // 2 for side, by in zip((height, width), strides, strict=True))
         self.out_features = 64 * rows * columns
         self.conv1 = FirstConvolution(in_channels, 32, kernel_size=3, stride=strides)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3, stride=2)
