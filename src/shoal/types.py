@@ -38,7 +38,8 @@ class ObsPart:
     Attributes:
         name: where it comes from, such as `camera` or `0.near`; empty for a whole observation.
         shape: its own shape.
-        start: its first number in the row.
+        start: where it begins in the row.
+        width: entries of the row per number: 4 where a float32 is stored as bytes, beside an image of bytes.
         axes: of an image, one letter per axis: H, W, C (channels), S (a stack of frames). Empty for vectors.
         scale: what an image's numbers are multiplied by, so that networks see them in [0, 1].
     """
@@ -48,11 +49,17 @@ class ObsPart:
     start: int = 0
     axes: str = ""
     scale: float = 1.0
+    width: int = 1
 
     @property
     def size(self) -> int:
         """How many numbers."""
         return math.prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """How many entries of the row."""
+        return self.size * self.width
 
     @staticmethod
     def of(
@@ -127,6 +134,14 @@ class EnvSpec:
     def sees_images(self) -> bool:
         """Whether observations go through convolutions."""
         return any(part.axes for part in self.inputs)
+
+    def floats(self, obs: Array) -> dict[str, Array]:
+        """The floating-point numbers of stored observations [..., *obs_shape], by part: what must be finite."""
+        if obs.dtype.kind == "f":
+            return {"": obs}
+        parts = [part for part in self.obs_parts if part.width > 1]
+        rows = {part.name: obs[..., part.start : part.start + part.stored] for part in parts}
+        return {name: np.ascontiguousarray(row).view(np.float32) for name, row in rows.items()}
 
     @property
     def frame_shape(self) -> tuple[int, ...]:

@@ -243,7 +243,10 @@ def test_a_name_of_several_settings_lists_them() -> None:
         ),
         ("env.wrappers=[{args: {}}]", "env.wrappers.0.name is missing."),
         ("env.wrappers=[{name: TimeLimit, arg: {}}]", "Did you mean 'env.wrappers.0.args'?"),
-        ("wrappers=TimeLimit", "env.wrappers = 'TimeLimit' cannot be used: it must be a list, each entry {name, args}."),
+        (
+            "wrappers=TimeLimit",
+            "env.wrappers = 'TimeLimit' cannot be used: it must be a list, each entry {name, args}.",
+        ),
         ("replay.selectors.4.alpha=1", "replay.selectors has no entry 4: it has 1, counted from 0."),
         ("replay.selectors.0.alpha=9", "replay.selectors.0.alpha = 9 cannot be used: it must be a number from 0 to 1."),
         ("batch_size", "'batch_size' is no setting: write KEY=VALUE, for instance learner.batch_size=256."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,22 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
-from shoal.errors import EnvError
-from shoal.types import ObsPart
+from shoal.envs.parts import PackedBox
+from shoal.errors import ConfigError, EnvError
+from shoal.types import EnvSpec, ObsPart
 
 PICTURE = spaces.Box(0, 255, (9, 9, 3), np.uint8)
 OBSERVATIONS: dict[str, tuple[spaces.Space[Any], str, dict[str, str]]] = {
     "bytes": (spaces.Dict(eye=PICTURE, at=spaces.Discrete(4)), "uint8", {"at": "", "eye": "HWC"}),
-    "floats": (spaces.Dict(eye=PICTURE, speed=spaces.Box(-1, 1, (2,))), "float32", {"eye": "HWC", "speed": ""}),
+    "mixed": (spaces.Dict(eye=PICTURE, speed=spaces.Box(-1, 1, (2,))), "uint8", {"eye": "HWC", "speed": ""}),
+    "floats": (
+        spaces.Dict({"a.b": spaces.Box(0, 1, (8, 12), np.float64), "c": spaces.Discrete(3)}),
+        "float32",
+        {"a.b": "HW", "c": ""},
+    ),
     "tuple": (
         spaces.Tuple((spaces.MultiDiscrete([2, 3]), spaces.Dict(map=spaces.Box(0, 1, (8, 12))), PICTURE)),
-        "float32",
+        "uint8",
         {"0": "", "1.map": "HW", "2": "HWC"},
     ),
     "binary": (spaces.MultiBinary((4, 10, 10)), "uint8", {"": "CHW"}),
@@ -30,23 +37,49 @@ def made(observation: spaces.Space[Any], action: spaces.Space[Any] | None = None
     return EnvSettings(id="ShoalTestSpaces-v0", kwargs={"observation": observation, "action": action})
 
 
+def unpacked(row: np.ndarray, spec: EnvSpec) -> np.ndarray:
+    """The numbers of one observation, in the order of `flatten`."""
+    entries = [row.ravel()[part.start : part.start + part.stored] for part in spec.obs_parts]
+    views = [e.copy().view(np.float32) if p.width > 1 else e for e, p in zip(entries, spec.obs_parts, strict=True)]
+    return np.concatenate(views).astype(np.float32)
+
+
+def test_floats_beside_bytes_are_checked_before_they_are_hidden() -> None:
+    space = copy.deepcopy(OBSERVATIONS["mixed"][0])
+    spec, env = describe_env(made(space)), make_env(made(space), 2, 0)
+    rows = env.reset()
+    assert spec.floats(rows)["speed"].shape == (2, 2) and abs(spec.floats(rows)["speed"]).max() <= 1
+    wrong = {"eye": np.zeros((9, 9, 3), np.uint8), "speed": np.array([0, np.nan], np.float32)}
+    env._vector.envs[1].unwrapped.observation_space.sample = lambda: wrong
+    with pytest.raises(EnvError, match=r"lane \d.* nan in the observation's part 'speed'"):
+        env.step(np.zeros(2, np.int64))
+    observe = ObservationMap(space, spec)
+    with pytest.raises(ConfigError, match="nan in the observation's part 'speed'"):
+        observe(wrong)
+    short = {"eye": np.zeros((9, 9, 3), np.uint8), "speed": np.zeros(1, np.float32)}
+    with pytest.raises(ValueError, match=r"part 'speed' has not the shape \(2,\)"):
+        PackedBox(space).pack(short)
+    twice = {key: np.stack([value, value]) for key, value in (short | {"speed": np.ones(2, np.float32)}).items()}
+    assert observe(twice)[0].shape == (2, 243 + 8)
+
+
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 def test_images_among_the_parts_are_known(kind: str) -> None:
     space, dtype, axes = OBSERVATIONS[kind]
     settings = made(space)
     spec = describe_env(settings)
     assert {part.name: part.axes for part in spec.obs_parts} == axes and spec.obs_dtype == dtype
-    assert spec.sees_images and int(np.prod(spec.obs_shape)) == sum(part.size for part in spec.obs_parts)
+    assert spec.sees_images and int(np.prod(spec.obs_shape)) == sum(part.stored for part in spec.obs_parts)
     env, plain = make_env(settings, 2, 0), make_plain_env(settings)
     assert env.spec == spec
     assert env.reset().dtype == env.step(np.zeros(2, np.int64)).obs.dtype == dtype
     raw, _ = plain.reset(seed=0)
     row, single = ObservationMap(plain.observation_space, spec)(raw)  # what predict does
-    assert single and np.array_equal(row[0].ravel(), np.asarray(flatten(space, raw), dtype))
+    assert single and np.array_equal(unpacked(row[0], spec), np.asarray(flatten(space, raw), np.float32))
     space.seed(0)  # all sample from it
     rows = env.reset()
     space.seed(0)
-    assert np.array_equal(rows[0].ravel(), np.asarray(flatten(space, plain.reset()[0]), dtype))
+    assert np.array_equal(unpacked(rows[0], spec), np.asarray(flatten(space, plain.reset()[0]), np.float32))
 
 
 def test_vectors_alone_are_one_input() -> None:

@@ -97,6 +97,20 @@ def test_several_inputs_go_where_they_belong() -> None:
     assert torso.to(torch.bfloat16)(row).dtype == torch.bfloat16
 
 
+def test_floats_in_a_row_of_bytes() -> None:
+    """The same numbers give the same features, however they are stored and wherever they begin."""
+    numbers, picture = torch.randn(3, 2), torch.randint(0, 256, (3, 243), dtype=torch.uint8)
+    image = ObsPart.of((9, 9, 3), "uint8", name="eye")
+    torch.manual_seed(0)
+    first = make_torso((image, ObsPart("speed", (2,), 243)), (5,))
+    torch.manual_seed(0)
+    second = make_torso((image, ObsPart("speed", (2,), 243, width=4)), (5,))
+    rows = torch.cat((picture, numbers.view(torch.uint8)), 1)
+    expected = first(torch.cat((picture.float(), numbers), 1))
+    torch.testing.assert_close(second(rows), expected)
+    torch.testing.assert_close(second(rows[1:2]), expected[1:2])
+
+
 def test_one_image_of_a_row_needs_no_vector() -> None:
     torso = make_torso((PARTS[1],), (5,), "deep")
     assert isinstance(torso, SeveralInputs) and isinstance(torso.images[0], ResidualCNN) and torso.vectors is None

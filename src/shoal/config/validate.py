@@ -110,7 +110,11 @@ def _model(fields: Fields[Settings], data: dict[str, Any], found: list[ConfigErr
     try:
         found += _not_finite(settings.model_dump(mode="json"), ())
     except PydanticSerializationError:
-        found.append(ConfigError("env.kwargs may hold only what YAML can (as may args of env.wrappers): numbers, texts, lists and mappings."))
+        found.append(
+            ConfigError(
+                "env.kwargs may hold only what YAML can (as may args of env.wrappers): numbers, texts, lists and mappings."
+            )
+        )
     return settings
 
 

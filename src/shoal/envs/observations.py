@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import batch_space, iterate
 
+from shoal.envs.parts import PackedBox, needs_packing
 from shoal.errors import ConfigError
 from shoal.types import Array, EnvSpec
 
@@ -27,6 +29,9 @@ class ObservationMap:
         spec: what the policy sees.
         """
         self._space, self._spec = space, spec
+        self._pack: Callable[[Any], Array] = lambda obs: np.asarray(flatten(space, obs))
+        if needs_packing(space):
+            self._pack = PackedBox(space).pack
 
     def __call__(self, obs: Any) -> tuple[Array, bool]:
         """Returns [N, *obs_shape], and whether `obs` was a single observation.
@@ -45,8 +50,6 @@ class ObservationMap:
             raise ConfigError(
                 f"The observation has shape {given}; {where} has {shape}, a batch {batch_shape}.{self._stack_hint()}"
             )
-        if self._spec.obs_dtype == "uint8" and not isinstance(self._space, spaces.Box):
-            flat = flat.astype(np.uint8)  # parts that fit into bytes, see `PackObservation`
         if not np.can_cast(flat.dtype, self._spec.obs_dtype, "same_kind"):
             raise ConfigError(f"The observation is of {flat.dtype}; {where} has {self._spec.obs_dtype}.")
         with np.errstate(over="ignore"):  # reported below
@@ -68,11 +71,9 @@ class ObservationMap:
         try:
             size = _batch_size(self._space, obs)
             if size is None:
-                return np.asarray(flatten(self._space, obs)).reshape(1, *self._spec.obs_shape), True
+                return self._pack(obs)[None], True
             batched = iterate(batch_space(self._space, size), obs)
-            return np.stack([np.asarray(flatten(self._space, one)) for one in batched]).reshape(
-                size, *self._spec.obs_shape
-            ), False
+            return np.stack([self._pack(one) for one in batched]), False
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"The observation does not fit {self._spec.env_id}, whose observations are {self._space}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,74 +13,94 @@ from gymnasium.spaces.utils import flatdim, flatten
 from shoal.types import Array, ObsPart
 
 Space = spaces.Space[Any]
-
-
-def parts_of(space: Space, name: str = "", start: int = 0) -> list[ObsPart]:
-    """The parts of an observation, in the order of Gymnasium's `flatten`."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts: list[ObsPart] = []
-        for key, one in _inner(space):
-            begin = parts[-1].start + parts[-1].size if parts else start
-            parts += parts_of(one, f"{name}.{key}" if name else str(key), begin)
-        return parts
-    if isinstance(space, spaces.Box) and space.low.size:
-        bounds = float(space.low.min()), float(space.high.max())
-        return [ObsPart.of(space.shape, space.dtype.name, bounds, name, start)]
-    if isinstance(space, spaces.MultiBinary):
-        return [ObsPart.of(tuple(space.shape), "int8", (0.0, 1.0), name, start)]
-    return [ObsPart(name, (flatdim(space),), start)]
+Path = tuple[Any, ...]
 
 
 class PackedBox(spaces.Box):
-    """The space of a row; `parts` says what is where. An image that is alone keeps its shape."""
+    """The space of packed observations: of bytes if there is an image of bytes among them, else of float32.
+
+    In a row of bytes, a float32 takes four: as floats, the image would take four times the memory. An image that is
+    alone keeps its shape.
+
+    Attributes:
+        parts: what is where.
+    """
 
     def __init__(self, space: Space) -> None:
-        self.parts = tuple(parts_of(space))
-        whole = len(self.parts) == 1 and not self.parts[0].name
-        shape = self.parts[0].shape if whole else (sum(part.size for part in self.parts),)
-        low, high, dtype = (0, 255, np.uint8) if _fits_bytes(space) else (-np.inf, np.inf, np.float32)
-        super().__init__(low, high, shape, dtype)
+        self._leaves = _leaves(space)
+        in_bytes = any(_part(*leaf).axes and _fits_bytes(leaf[1]) for leaf in self._leaves)
+        parts: list[ObsPart] = []
+        at = 0
+        for path, one in self._leaves:
+            parts.append(replace(_part(path, one), start=at, width=4 if in_bytes and not _fits_bytes(one) else 1))
+            at += parts[-1].stored
+        self.parts = tuple(parts)
+        low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
+        super().__init__(low, high, (at,) if self._leaves[0][0] else parts[0].shape, dtype)
+
+    def pack(self, observation: Any) -> Array:
+        """One observation as it is stored.
+
+        Raises:
+            ValueError: a part has another number of values, or one that is not finite.
+        """
+        row: Array = np.empty(sum(part.stored for part in self.parts), self.dtype)
+        for part, (path, space) in zip(self.parts, self._leaves, strict=True):
+            value = observation
+            for key in path:
+                value = value[key]
+            numbers = np.asarray(flatten(space, value))
+            if numbers.size != part.size:
+                raise ValueError(f"the observation's part {part.name!r} has not the shape {part.shape}")
+            if part.width > 1:
+                numbers = np.asarray(numbers, np.float32)
+                if not np.isfinite(numbers).all():
+                    raise ValueError(f"{numbers[~np.isfinite(numbers)][0]} in the observation's part {part.name!r}")
+                numbers = numbers.view(np.uint8)
+            row[part.start : part.start + part.stored] = numbers
+        return row.reshape(self.shape)
 
 
 class PackObservation(gymnasium.ObservationWrapper[Array, Any, Any]):
-    """Each observation as one row: bytes if all parts fit into them, else float32."""
+    """Each observation packed."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.observation_space = PackedBox(env.observation_space)
+        self.observation_space = self._packed = PackedBox(env.observation_space)
 
     def observation(self, observation: Any) -> Array:
-        space = self.observation_space
-        row: Array = np.empty(space.shape or (), space.dtype)
-        if len(_write(self.env.observation_space, observation, row.reshape(-1))):
-            raise ValueError(f"observation of fewer than the {row.size} numbers of its space")
-        return row
+        return self._packed.pack(observation)
+
+
+def inputs_of(observation: spaces.Box) -> tuple[ObsPart, ...]:
+    """What a network sees of observations that are arrays already: the parts of a packed one, or the whole."""
+    return observation.parts if isinstance(observation, PackedBox) else (_part((), observation),)
 
 
 def needs_packing(space: Space) -> bool:
     """Whether there is an image among several parts: flattened into one vector it would train slowly and badly."""
     several = space.is_np_flattenable and not isinstance(space, spaces.Box)
-    return several and any(part.axes for part in parts_of(space))
+    return several and any(_part(*leaf).axes for leaf in _leaves(space))
 
 
-def _write(space: Space, value: Any, row: Array) -> Array:
-    """Writes one value to the row's beginning and returns the rest of the row."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        for key, one in _inner(space):
-            row = _write(one, value[key], row)
-        return row
-    flat = flatten(space, value)
-    row[: len(flat)] = flat
-    return row[len(flat) :]
+def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
+    """The spaces inside, each with the keys that lead to it, in the order of Gymnasium's `flatten`."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [(path, space)]
+    inner: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    return [leaf for key, one in inner for leaf in _leaves(one, (*path, key))]
 
 
-def _inner(space: spaces.Dict | spaces.Tuple[Any]) -> list[tuple[Any, Space]]:
-    return list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+def _part(path: Path, space: Space) -> ObsPart:
+    name = ".".join(map(str, path))
+    if isinstance(space, spaces.Box) and space.low.size:
+        return ObsPart.of(space.shape, space.dtype.name, (float(space.low.min()), float(space.high.max())), name)
+    if isinstance(space, spaces.MultiBinary):
+        return ObsPart.of(tuple(space.shape), "int8", (0.0, 1.0), name)
+    return ObsPart(name, (flatdim(space),))
 
 
 def _fits_bytes(space: Space) -> bool:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return all(_fits_bytes(one) for _, one in _inner(space))
     if isinstance(space, spaces.Box):
         return space.dtype in (np.uint8, np.bool_)
     return isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)  # ones and zeros

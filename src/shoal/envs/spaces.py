@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.parts import parts_of
+from shoal.envs.parts import inputs_of
 from shoal.envs.registry import find_registration, is_atari
 from shoal.envs.settings import EnvSettings
 from shoal.errors import ConfigError, EnvError
-from shoal.types import Array, EnvSpec, ObsPart
+from shoal.types import Array, EnvSpec
 
 Space = spaces.Space[Any]
 
@@ -44,7 +44,7 @@ def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpe
             f"Environment {env_id!r}: the action space {action} is not supported; Discrete, MultiDiscrete, MultiBinary "
             "and Box of floats are."
         )
-    inputs: tuple[ObsPart, ...] = getattr(observation, "parts", None) or tuple(parts_of(observation))
+    inputs = inputs_of(observation)
     return EnvSpec(
         env_id=env_id,
         obs_shape=tuple(observation.shape),

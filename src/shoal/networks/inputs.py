@@ -56,19 +56,27 @@ class SeveralInputs(nn.Module):
         vectors = [part for part in parts if not part.axes and part.size]
         self.images = nn.ModuleList(_image_torso(part, torso) for part in seen)
         self.vectors = MLP(sum(part.size for part in vectors), hidden, activation) if vectors else None
-        self._parts, self._vectors = seen, [slice(part.start, part.start + part.size) for part in vectors]
+        self._seen, self._vectors = seen, vectors
         wide = [*self.images, self.vectors] if self.vectors is not None else [*self.images]
         self.out_features = sum(int(one.out_features) for one in wide)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, out_features]"""
         features = [
-            image(obs[:, part.start : part.start + part.size].unflatten(1, part.shape))
-            for part, image in zip(self._parts, self.images, strict=True)
+            image(_numbers(obs, part).unflatten(1, part.shape))
+            for part, image in zip(self._seen, self.images, strict=True)
         ]
         if self.vectors is not None:
-            features.append(self.vectors(torch.cat([obs[:, one] for one in self._vectors], 1)).to(features[0].dtype))
+            joined = torch.cat([_numbers(obs, part) for part in self._vectors], 1)
+            features.append(self.vectors(joined).to(features[0].dtype))
         return torch.cat(features, 1)
+
+
+def _numbers(obs: Tensor, part: ObsPart) -> Tensor:
+    """One part of a batch of rows, [B, size]."""
+    entries = obs[:, part.start : part.start + part.stored]
+    # A copy, because a float32 must not begin between two multiples of four bytes.
+    return entries if part.width == 1 else entries.clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def convolutions(part: ObsPart, torso: Torso) -> Convolutions:
