@@ -110,11 +110,8 @@ def _model(fields: Fields[Settings], data: dict[str, Any], found: list[ConfigErr
     try:
         found += _not_finite(settings.model_dump(mode="json"), ())
     except PydanticSerializationError:
-        found.append(
-            ConfigError(
-                "env.kwargs may hold only what YAML can (as may args of env.wrappers): numbers, texts, lists and mappings."
-            )
-        )
+        what = "env.kwargs may hold only what YAML can, and so may args of env.wrappers"
+        found.append(ConfigError(f"{what}: numbers, texts, lists and mappings."))
     return settings
 
 
