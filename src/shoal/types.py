@@ -8,6 +8,7 @@ Shapes: B batch, T time, N lanes (the sub-environments of one actor).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,69 @@ CUT = 2
 """The stream is broken here (a writer was restarted, an environment was rebuilt): no view may look across it."""
 
 
+SMALLEST_IMAGE = 8
+"""Height and width from which a grid of numbers counts as an image."""
+
+
+@dataclass(frozen=True)
+class ObsPart:
+    """One input of a network: a whole observation, or a part of one that is stored as one row of numbers.
+
+    Attributes:
+        name: where it comes from, such as `camera` or `0.near`; empty for a whole observation.
+        shape: its own shape.
+        start: where it begins in the row.
+        width: entries of the row per number: 4 where a float32 is stored as bytes, beside an image of bytes.
+        axes: of an image, one letter per axis: H, W, C (channels), S (a stack of frames). Empty for vectors.
+        scale: what an image's numbers are multiplied by, so that networks see them in [0, 1].
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int = 0
+    axes: str = ""
+    scale: float = 1.0
+    width: int = 1
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
+
+    @property
+    def stored(self) -> int:
+        """How many entries of the row."""
+        return self.size * self.width
+
+    @staticmethod
+    def of(
+        shape: tuple[int, ...], dtype: str, bounds: tuple[float, float] | None = None, name: str = "", start: int = 0
+    ) -> ObsPart:
+        """An image if it looks like one: see `image_axes`. `bounds` are those of its space, if they are known."""
+        low, high = bounds or ((0.0, 255.0) if dtype == "uint8" else (-math.inf, math.inf))
+        scaled = low >= 0 and 0 < high < math.inf
+        axes = image_axes(shape, bounded=scaled)
+        return ObsPart(name, tuple(shape), start, axes, 1.0 / high if axes and scaled else 1.0)
+
+
+def image_axes(shape: tuple[int, ...], *, bounded: bool = True) -> str:
+    """The axes of an image, such as "CHW"; empty if this is none.
+
+    Height and width must be at least `SMALLEST_IMAGE`. The channels are the shorter of the first and the last axis, the
+    first if both are equal. With two axes it must be bounded: else it is more likely a table. With four axes, the first
+    one stacks frames.
+    """
+    if len(shape) == 4:
+        axes = image_axes(shape[1:])
+        return f"S{axes}" if axes else ""
+    if len(shape) == 3:
+        axes = "HWC" if shape[2] < shape[0] else "CHW"
+    else:
+        axes = "HW" if len(shape) == 2 and bounded else ""
+    sides = [side for side, axis in zip(shape, axes, strict=False) if axis in "HW"]
+    return axes if sides and min(sides) >= SMALLEST_IMAGE else ""
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The observations and actions of an environment, as an algorithm needs to know them.
@@ -36,11 +100,13 @@ class EnvSpec:
         obs_dtype: numpy name of its dtype.
         frame_stack: 1, or the length of the leading axis of `obs_shape` that stacks the newest frames. Only the newest
             frame is stored; views stack again, with zeros before an episode's first frame.
-        num_actions: number of discrete actions, or 0 for a continuous action space.
+        num_actions: number of discrete actions, or 0 for other action spaces.
         action_shape: shape of one action; `()` for discrete actions.
         action_low, action_high: bounds of a continuous action, flattened; empty for discrete actions.
         reward_threshold: the return at which the environment counts as solved, if it has one.
         unit_observations: whether all observed values are within [-1, 1] by their space, as one-hot vectors are.
+        action_nvec: where an action is several discrete choices (MultiDiscrete, MultiBinary): the number of each.
+        obs_parts: the inputs of a network, if there are images among them; empty for vectors.
     """
 
     env_id: str
@@ -53,6 +119,31 @@ class EnvSpec:
     action_high: tuple[float, ...] = ()
     reward_threshold: float | None = None
     unit_observations: bool = False
+    action_nvec: tuple[int, ...] = ()
+    obs_parts: tuple[ObsPart, ...] = ()
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are numbers, not choices."""
+        return not self.num_actions and not self.action_nvec
+
+    @property
+    def inputs(self) -> tuple[ObsPart, ...]:
+        """What a network sees: `obs_parts`, or the observation as a whole."""
+        return self.obs_parts or (ObsPart.of(self.obs_shape, self.obs_dtype),)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether observations go through convolutions."""
+        return any(part.axes for part in self.inputs)
+
+    def floats(self, obs: Array) -> dict[str, Array]:
+        """The floating-point numbers of stored observations [..., *obs_shape], by part: what must be finite."""
+        if obs.dtype.kind == "f":
+            return {"": obs}
+        parts = [part for part in self.obs_parts if part.width > 1]
+        rows = {part.name: obs[..., part.start : part.start + part.stored] for part in parts}
+        return {name: np.ascontiguousarray(row).view(np.float32) for name, row in rows.items()}
 
     @property
     def frame_shape(self) -> tuple[int, ...]:

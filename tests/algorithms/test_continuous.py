@@ -158,10 +158,17 @@ def test_continuous_actions_are_refused_with_what_fits() -> None:
     assert "sac" in fitting("continuous") and "sac" not in fitting("discrete")
 
 
+@pytest.mark.parametrize("name", ["apex-dqn", "apex-qr-dqn", *NAMES])
+def test_several_choices_are_refused_with_what_fits(name: str) -> None:
+    spec = spec_of(action_nvec=(3, 2), action_shape=(2,), action_low=(), action_high=())
+    with pytest.raises(ConfigError, match=r"Fake-v0 has 2 discrete choices in each\..* algorithms: impact, impala\."):
+        get_algorithm(name).check(spec)
+
+
 def test_unbounded_actions_and_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"bounded actions.*inf.*RescaleAction"):
         get_algorithm("sac").check(spec_of((-np.inf, -np.inf), (1.0, np.inf)))
-    with pytest.raises(ConfigError, match="images"):
+    with pytest.raises(ConfigError, match=r"images.* env\.wrappers=\[FlattenObservation\]"):
         get_algorithm("sac").check(spec_of(obs_shape=(96, 96, 3), obs_dtype="uint8"))
 
 

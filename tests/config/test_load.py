@@ -133,6 +133,7 @@ def test_a_goal_stays_with_the_environment_it_was_made_for(tmp_path: Path) -> No
             "replay.selectors.0.alpha=0.3",
             lambda s: (s.replay.selectors[0].alpha, s.replay.selectors[0].type) == (0.3, "prioritized"),
         ),
+        ("wrappers=[FlattenObservation]", lambda s: s.env.wrappers[0].name == "FlattenObservation"),
         ("replay.selectors=[{type: uniform}]", lambda s: s.replay.selectors[0].type == "uniform"),
         ("learner={batch_size: 32, threads: 2}", lambda s: (s.learner.batch_size, s.learner.threads) == (32, 2)),
         (" seed = 3", lambda s: s.seed == 3),
@@ -242,6 +243,12 @@ def test_a_name_of_several_settings_lists_them() -> None:
         (
             "replay.selectors=[{type: best}]",
             "replay.selectors.0.type = 'best' cannot be used: it must be one of uniform,",
+        ),
+        ("env.wrappers=[{args: {}}]", "env.wrappers.0.name is missing."),
+        ("env.wrappers=[{name: TimeLimit, arg: {}}]", "Did you mean 'env.wrappers.0.args'?"),
+        (
+            "wrappers=TimeLimit",
+            "env.wrappers = 'TimeLimit' cannot be used: it must be a list, each entry {name, args}.",
         ),
         ("replay.selectors.4.alpha=1", "replay.selectors has no entry 4: it has 1, counted from 0."),
         ("replay.selectors.0.alpha=9", "replay.selectors.0.alpha = 9 cannot be used: it must be a number from 0 to 1."),

@@ -22,6 +22,12 @@ def _settings(env: str = "CartPole-v1", **changes: Any) -> Any:
 REQUESTS = {
     "import the module 'not_there', which runs its code": _settings("not_there:Env-v0"),
     "import the module 'email.not_there'": _settings("email.not_there:Env-v0"),
+    "call 'system' of the module 'os'": _settings("os:system"),
+    "import the module 'not_there', which runs": _settings(env__wrappers=["TimeLimit", "not_there:Wrapper"]),
+    "call 'system' of the module 'os', and": _settings("os:system", env__kwargs={"command": "true"}),
+    "use the wrapper RecordVideo with {video_folder: /}, where": _settings(
+        env__wrappers=[{"name": "RecordVideo", "args": {"video_folder": "/"}}]
+    ),
     "a text can name a file or a module": _settings(env__kwargs={"size": [1, {"file": "x.xml"}]}),
     "join the Ray cluster at '192.0.2.1:6379', whose owner can run code here": _settings(address="192.0.2.1:6379"),
     "write its replay into '/elsewhere'": _settings(replay__path="/elsewhere"),
@@ -72,13 +78,14 @@ def test_what_is_imported_already_runs_no_more_code(tmp_path: Path) -> None:
         ("replay.path", "/elsewhere"),
         ("registry", "/elsewhere"),
         ("env.kwargs", {"file": "x.xml"}),
+        ("env.wrappers", ["not_there:Wrapper"]),
     ],
 )
 def test_what_the_user_names_needs_no_consent(tmp_path: Path, name: str, value: Any) -> None:
     settings = settings_for("CartPole-v1", "apex-dqn", {name: value})
     require_trust(tmp_path, settings, settings, {name: value})
     require_trust(tmp_path, settings, settings, [f"{name}={value}"])
-    other = {"seed": 3} if name == "env.kwargs" else {name: "another"}
+    other = {"seed": 3} if name in ("env.kwargs", "env.wrappers") else {name: "another"}
     with pytest.raises(ConfigError, match="If you trust it"):
         require_trust(tmp_path, settings, settings, other)
 

@@ -115,7 +115,7 @@ def test_box_actions_are_clipped_and_cast() -> None:
 
 def test_unusable_spaces_are_refused_by_name() -> None:
     box = spaces.Box(0, 1, (1,))
-    for action in (spaces.MultiDiscrete([2, 2]), spaces.Box(0, 3, (1,), np.int64)):
+    for action in (spaces.Dict(a=spaces.Discrete(2)), spaces.Box(0, 3, (1,), np.int64)):
         with pytest.raises(ConfigError, match=f"action space {type(action).__name__}"):
             make_env(with_spaces(box, action), 1, 0)
     with pytest.raises(ConfigError, match="observation space Sequence"):

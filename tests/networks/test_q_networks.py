@@ -53,7 +53,9 @@ def test_any_observation_dtype_and_any_weight_dtype(hidden: tuple[int, ...]) -> 
 def test_uint8_images_are_scaled_once() -> None:
     net = QNetwork((1, 36, 36), "uint8", 2, image_hidden=16)
     obs = torch.randint(0, 256, (2, 1, 36, 36), dtype=torch.uint8)
-    torch.testing.assert_close(net(obs), net(obs.float() / 255.0))
+    floats = QNetwork((1, 36, 36), "float32", 2, image_hidden=16)
+    floats.load_state_dict(net.state_dict())
+    torch.testing.assert_close(net(obs), floats(obs.float() / 255.0))
 
 
 def test_same_seed_same_weights() -> None:

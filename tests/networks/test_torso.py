@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoal.errors import ConfigError
-from shoal.networks import MLP, NatureCNN, make_torso
+from shoal.networks import MLP, NatureCNN, TinyCNN
 
 
 def test_mlp_by_hand() -> None:
@@ -39,11 +39,6 @@ def test_mlp_without_layers_only_flattens() -> None:
     assert mlp(torch.zeros(4, 2, 3)).shape == (4, 6)
 
 
-def test_a_scalar_observation_is_one_feature() -> None:
-    torso = make_torso((), "int64", (8,))
-    assert torso(torch.arange(3)).shape == (3, 8)
-
-
 def test_mlp_refusals() -> None:
     with pytest.raises(ValueError, match=r"4 values each, got shape \(3, 5\)"):
         MLP(4, (8,))(torch.zeros(3, 5))
@@ -63,6 +58,12 @@ def test_nature_cnn_shapes_and_size() -> None:
 def test_nature_cnn_computes_its_flat_size(height: int, width: int) -> None:
     cnn = NatureCNN(3, height, width)
     assert cnn(torch.zeros(1, 3, height, width, dtype=torch.uint8)).shape == (1, cnn.out_features)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (10, 15), (16, 16), (35, 9), (35, 200)])
+def test_tiny_cnn_computes_its_flat_size(height: int, width: int) -> None:
+    cnn = TinyCNN(3, height, width, channels_last=True)
+    assert cnn(torch.zeros(1, height, width, 3, dtype=torch.uint8)).shape == (1, cnn.out_features)
 
 
 def test_uint8_is_scaled_inside_and_floats_are_not() -> None:
@@ -95,30 +96,3 @@ def test_nature_cnn_refusals() -> None:
         NatureCNN(1, 35, 84)
     with pytest.raises(ValueError, match=r"\[B, \*\(4, 84, 84\)\], got shape \(2, 84, 84\)"):
         NatureCNN(4)(torch.zeros(2, 84, 84))
-
-
-@pytest.mark.parametrize(
-    ("obs_shape", "obs_dtype", "kind", "out_features"),
-    [
-        ((4, 84, 84), "uint8", NatureCNN, 3136),
-        ((1, 36, 36), "uint8", NatureCNN, 64),
-        ((96, 96, 3), "uint8", NatureCNN, 64 * 8 * 8),
-        ((4,), "float32", MLP, 16),
-        ((128,), "uint8", MLP, 16),
-        ((4, 84, 84), "float32", MLP, 16),
-        ((7, 7, 3), "uint8", MLP, 16),
-        ((6, 9, 9), "bool", MLP, 16),
-    ],
-)
-def test_make_torso_chooses_by_the_observation(
-    obs_shape: tuple[int, ...], obs_dtype: str, kind: type[nn.Module], out_features: int
-) -> None:
-    torso = make_torso(obs_shape, obs_dtype, (16,))
-    assert isinstance(torso, kind)
-    assert torso.out_features == out_features
-    assert torso(torch.zeros(2, *obs_shape, dtype=getattr(torch, obs_dtype))).shape == (2, out_features)
-
-
-def test_make_torso_refuses_an_empty_observation() -> None:
-    with pytest.raises(ConfigError, match=r"shape \(3, 0\) is empty"):
-        make_torso((3, 0), "float32", (8,))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch import distributions as reference
 
-from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
+from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian, MultiCategorical
 
-BOTH: list[ActionDistribution] = [Categorical(4), DiagonalGaussian(2)]  # four parameters each
+ALL: list[ActionDistribution] = [Categorical(4), MultiCategorical((1, 3)), DiagonalGaussian(2)]  # four parameters each
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -36,6 +36,43 @@ def test_categorical_by_hand() -> None:
     # 1/4 log(1/2) + 3/4 log(3/2)
     assert float(two.kl(p, q)) == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5))
     assert two.mode(p).item() == 1
+
+
+def test_several_choices_by_hand() -> None:
+    # Probabilities 1/4, 3/4 of the first choice, 1/5, 1/5, 3/5 of the second
+    p, q = torch.tensor([1.0, 3.0, 1.0, 1.0, 3.0]).log(), torch.zeros(5)
+    both = MultiCategorical((2, 3))
+    assert both.parameters == 5
+    assert float(both.log_prob(p, torch.tensor([1, 0]))) == pytest.approx(math.log(0.75 * 0.2))
+    assert float(both.entropy(q)) == pytest.approx(math.log(6.0))
+    second = 0.4 * math.log(0.6) + 0.6 * math.log(1.8)
+    assert float(both.kl(p, q)) == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5) + second)
+    assert both.mode(p).tolist() == [1, 2]
+
+
+@given(nvec=st.lists(st.integers(1, 5), min_size=1, max_size=5), seed=st.integers(0, 2**31))
+def test_several_choices_equal_torchs(nvec: list[int], seed: int) -> None:
+    p, q = 2 * draw(seed, 2, 3, 2, sum(nvec))  # [3, 2, P] each
+    mine = MultiCategorical(tuple(nvec))
+    theirs, other = ([reference.Categorical(logits=part) for part in one.split(nvec, -1)] for one in (p, q))
+    action = mine.sample(p, torch.Generator().manual_seed(seed))
+    assert action.shape == (3, 2, len(nvec)) and action.dtype == torch.int64
+    assert bool((action < torch.tensor(nvec)).all())
+    log_probs = [one.log_prob(chosen) for one, chosen in zip(theirs, action.unbind(-1), strict=True)]
+    torch.testing.assert_close(mine.log_prob(p, action), torch.stack(log_probs).sum(0))
+    torch.testing.assert_close(mine.entropy(p), torch.stack([one.entropy() for one in theirs]).sum(0))
+    divergences = [reference.kl_divergence(*pair) for pair in zip(theirs, other, strict=True)]
+    torch.testing.assert_close(mine.kl(p, q), torch.stack(divergences).sum(0))
+    torch.testing.assert_close(mine.mode(p), torch.stack([one.mode for one in theirs], -1))
+
+
+def test_choices_are_drawn_on_their_own() -> None:
+    n, probabilities = 20_000, torch.tensor([0.2, 0.8, 0.5, 0.3, 0.2, 0.9, 0.1])
+    actions = MultiCategorical((2, 3, 2)).sample(probabilities.log().expand(n, 7), torch.Generator().manual_seed(0))
+    for at, expected in enumerate(probabilities.split((2, 3, 2))):
+        share = torch.bincount(actions[:, at], minlength=len(expected)) / n
+        assert bool(((share - expected).abs() < 5 * (expected * (1 - expected) / n).sqrt()).all())
+    assert bool((torch.corrcoef(actions.T.double()).fill_diagonal_(0).abs() < 5 / n**0.5).all())
 
 
 def test_gaussian_by_hand() -> None:
@@ -105,7 +142,7 @@ def test_sharp_gaussians_stay_finite_and_alike_ones_have_no_divergence() -> None
     assert float(two.kl(wider, params)) == pytest.approx(1e-8, abs=1e-9)
 
 
-@pytest.mark.parametrize("distribution", BOTH)
+@pytest.mark.parametrize("distribution", ALL)
 def test_divergence_has_the_right_gradient(distribution: ActionDistribution) -> None:
     p, q = draw(0, 2, 3, 4).unbind()
     assert torch.autograd.gradcheck(distribution.kl, (p.clone().requires_grad_(), q.clone().requires_grad_()))
@@ -134,7 +171,7 @@ def test_gaussian_samples_have_the_right_moments() -> None:
     assert abs(float(torch.corrcoef(actions.T)[0, 1])) < 5 / n**0.5
 
 
-@pytest.mark.parametrize("distribution", BOTH)
+@pytest.mark.parametrize("distribution", ALL)
 def test_actions_are_reproducible_and_carry_no_gradient(distribution: ActionDistribution) -> None:
     assert distribution.parameters == 4
     params = draw(3, 5, 2, 4).float().requires_grad_()
@@ -147,7 +184,7 @@ def test_actions_are_reproducible_and_carry_no_gradient(distribution: ActionDist
     assert pickle.loads(pickle.dumps(distribution)) == distribution
 
 
-@pytest.mark.parametrize("distribution", BOTH)
+@pytest.mark.parametrize("distribution", ALL)
 def test_refusals_name_the_shape(distribution: ActionDistribution) -> None:
     params = torch.zeros(3, 4)
     action = distribution.mode(params)
@@ -168,5 +205,7 @@ def test_refusals_name_the_shape(distribution: ActionDistribution) -> None:
 def test_sizes_are_at_least_one() -> None:
     with pytest.raises(ValueError, match="num_actions must be at least 1, got 0"):
         Categorical(0)
+    with pytest.raises(ValueError, match=r"nvec must be numbers of at least 1, got \(2, 0\)"):
+        MultiCategorical((2, 0))
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         DiagonalGaussian(0)

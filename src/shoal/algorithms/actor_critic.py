@@ -19,7 +19,6 @@ from torch import nn
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import SequenceBatch
-from shoal.algorithms.choice import sees_images
 from shoal.algorithms.interface import (
     Algorithm,
     AlgorithmConfig,
@@ -40,7 +39,7 @@ from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic, center_images
-from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian
+from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian, MultiCategorical
 from shoal.replay import Column, Schema, SequenceView
 from shoal.types import Array, EnvSpec
 
@@ -79,6 +78,8 @@ class ActorCriticConfig(AlgorithmConfig):
 
 def make_distribution(spec: EnvSpec) -> ActionDistribution:
     """What the policy's output means."""
+    if spec.action_nvec:
+        return MultiCategorical(spec.action_nvec)
     return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
 
 
@@ -97,7 +98,7 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         spec.obs_shape,
         spec.obs_dtype,
         make_distribution(spec).parameters,
-        gaussian=not spec.num_actions,
+        gaussian=spec.continuous,
         hidden=config.hidden,
         torso=config.torso,
         image_hidden=config.image_hidden,
@@ -106,6 +107,7 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         initial_log_std=config.initial_log_std,
         normalize_observations=config.normalize_observations,
         normalize_values=config.normalize_values,
+        parts=spec.inputs,
     )
     if config.center_images:
         center_images(network)
@@ -119,7 +121,7 @@ def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) ->
         recorded.append(Column("value", "float32"))
     if config.lstm:
         recorded.append(Column("state", "float32", (2 * config.lstm,)))
-    if not spec.num_actions:
+    if spec.continuous:
         recorded.append(Column("raw_action", "float32", (int(np.prod(spec.action_shape)),)))
     return tuple(recorded)
 
@@ -169,7 +171,7 @@ def suited_settings(
         selectors: ways to draw. With vectors an update takes milliseconds: each step is used eight times.
         image_selectors: the same for images.
     """
-    if sees_images(spec):
+    if spec.sees_images:
         algorithm = {"torso": "small", "image_hidden": 256, "learning_rate": 6e-4, "entropy_cost": 0.003}
         return {
             "algorithm": {**algorithm, "center_images": True, **own},
@@ -220,7 +222,7 @@ def sequence_algorithm(
         name=name,
         summary=summary,
         config=config,
-        check=lambda spec: None,  # actions may be discrete or continuous
+        check=lambda spec: None,  # any actions
         check_replay=check_replay,
         columns=lambda config, spec: columns(config, spec, value=records_value(config)),
         make_view=make_view,
@@ -252,7 +254,7 @@ class ActorCriticPolicy:
         """
         self._network = make_network(config, spec).eval()
         self._distribution = make_distribution(spec)
-        self._bounds = None if spec.num_actions else ActionBounds(spec, drop_fixed=False)
+        self._bounds = ActionBounds(spec, drop_fixed=False) if spec.continuous else None
         self._value, self._feature = value, context.record_features
         self._device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(context.seed)

@@ -28,7 +28,6 @@ from pydantic import Field
 from torch import Tensor
 
 from shoal.algorithms.batches import TransitionBatch
-from shoal.algorithms.choice import sees_images
 from shoal.algorithms.epsilon_greedy import EpsilonConfig, EpsilonGreedyPolicy
 from shoal.algorithms.interface import (
     Algorithm,
@@ -89,6 +88,7 @@ def q_network(config: ValueConfig, spec: EnvSpec, quantiles: int | None = None) 
         quantiles=quantiles,
         normalize_observations=config.normalize_observations,
         normalize_values=config.normalize_values,
+        parts=spec.inputs,
     )
     if config.center_images:
         center_images(network)
@@ -119,7 +119,7 @@ def dqn_loss(
 
 def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """What learns on most environments. With vectors the paper's settings need ten times as many steps."""
-    if sees_images(spec):
+    if spec.sees_images:
         return {"algorithm": {"center_images": True}}
     algorithm = {
         "learning_rate": 5e-4,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from shoal.networks.torso import image_layout
 from shoal.types import EnvSpec
-
-
-def sees_images(spec: EnvSpec) -> bool:
-    """Whether observations go through convolutions."""
-    return image_layout(spec.obs_shape, spec.obs_dtype) is not None
 
 
 def described(spec: EnvSpec) -> str:
     """Observations and actions in a few words."""
-    seen = f"images of shape {spec.obs_shape}" if sees_images(spec) else "vectors"
+    seen = f"images of shape {spec.obs_shape}" if spec.sees_images else "vectors"
+    if len(spec.inputs) > 1:
+        seen = "images and vectors"
     actions = f"{spec.num_actions} discrete actions" if spec.num_actions else "continuous actions"
+    if spec.action_nvec:
+        actions = f"{len(spec.action_nvec)} discrete choices per action"
     return f"{seen}, {actions}"
 
 
 def choose_algorithm(spec: EnvSpec) -> str:
     """The algorithm that learned most, and most surely, with its defaults; docs/learning.md has the figures."""
+    if spec.action_nvec:
+        return "impala"
     if spec.num_actions:
-        return "impala" if sees_images(spec) else "apex-dqn"
-    return "impala" if sees_images(spec) else "sac"
+        return "impala" if spec.sees_images else "apex-dqn"
+    return "impala" if spec.sees_images else "sac"

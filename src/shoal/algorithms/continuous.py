@@ -36,7 +36,6 @@ from shoal.algorithms.repeated_actions import RepeatExploration
 from shoal.errors import ConfigError
 from shoal.networks import CriticNetwork, PolicyNetwork, Scratch
 from shoal.networks.activations import Activation
-from shoal.networks.torso import image_layout
 from shoal.ops import linear_schedule
 from shoal.replay import Column, NStepView
 from shoal.types import EnvSpec
@@ -97,10 +96,10 @@ def require_continuous(spec: EnvSpec, algorithm: str) -> None:
         )
     if ActionBounds(spec).size == 0:
         raise ConfigError(f"{algorithm} needs an action value to choose; those of {spec.env_id} are fixed, or none.")
-    if image_layout(spec.obs_shape, spec.obs_dtype) is not None:
+    if spec.sees_images:
         raise ConfigError(
             f"{algorithm} learns from vectors; {spec.env_id} shows images of shape {spec.obs_shape}. "
-            "Choose an environment that observes its state as numbers."
+            "Choose impala or impact; or env.wrappers=[FlattenObservation], which makes the image one vector."
         )
 
 

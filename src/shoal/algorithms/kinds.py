@@ -7,15 +7,20 @@ from typing import Literal
 from shoal.errors import ConfigError
 from shoal.types import EnvSpec
 
-Kind = Literal["discrete", "continuous"]
+Kind = Literal["discrete", "several", "continuous"]
+"""One choice of an action, several at once, or numbers."""
 
 
 def require_kind(spec: EnvSpec, algorithm: str, kind: Kind) -> None:
     """Refuses an environment whose actions are of the other kind, naming the algorithms that could learn it."""
-    found: Kind = "discrete" if spec.num_actions else "continuous"
+    found: Kind = "continuous" if spec.continuous else "several" if spec.action_nvec else "discrete"
     if found == kind:
         return
-    what = f"{spec.num_actions} discrete ones" if spec.num_actions else f"continuous ones of shape {spec.action_shape}"
+    what = {
+        "discrete": f"{spec.num_actions} discrete ones",
+        "several": f"{len(spec.action_nvec)} discrete choices in each",
+        "continuous": f"continuous ones of shape {spec.action_shape}",
+    }[found]
     raise ConfigError(
         f"{algorithm} needs {kind} actions; {spec.env_id} has {what}. "
         f"Choose another environment, or one of these algorithms: {', '.join(fitting(found))}."

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shoal.algorithms import Algorithm
-from shoal.algorithms.choice import described, sees_images
+from shoal.algorithms.choice import described
 from shoal.envs import EnvSettings, describe_env
 from shoal.errors import ShoalError
 from shoal.loops.machine import usable_cores
@@ -32,9 +32,12 @@ def look_at(env: Any) -> EnvSpec | None:
 
 
 def look_without_import(env: Any) -> EnvSpec | None:
-    """As `look_at`, but imports no module that the environment's id names."""
-    named = env.get("id") if isinstance(env, Mapping) else env
-    return None if ":" in str(named) else look_at(env)
+    """As `look_at`, but imports no module that the environment's id or wrappers name."""
+    try:
+        named = EnvSettings.model_validate(env if isinstance(env, Mapping) else {"id": env})
+    except ValidationError:
+        return None
+    return None if named.modules else look_at(env)
 
 
 def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool = False) -> Mapping[str, Any]:
@@ -52,7 +55,7 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool 
     suited = {} if papers else dict(algorithm.suited(spec))
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
-    if not papers and sees_images(spec) and (actors := actors_for_images(usable_cores())) != 2:
+    if not papers and spec.sees_images and (actors := actors_for_images(usable_cores())) != 2:
         suited["actors"] = actors
         reasons.append(f"actors = {actors}, because this machine has {usable_cores()} cores.")
     return {**suited, "reasons": reasons}

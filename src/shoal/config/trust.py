@@ -8,14 +8,17 @@ command line.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from shoal.config.merge import Overrides, layered, parse_overrides
 from shoal.config.signature import is_signed
 from shoal.config.values import shown
+from shoal.envs.settings import full_wrappers
 from shoal.errors import ConfigError
 from shoal.loops.settings import RunSettings
 
@@ -43,7 +46,7 @@ def require_trust(
     """
     own = layered({"algo": written.algo}, parse_overrides(given))[1]
     asked = [*_env_requests(settings or written), *(() if settings is None else _run_requests(settings))]
-    refused = [text for key, value, text in asked if _at(own, key) != value]
+    refused = [text for key, value, text in asked if full_wrappers(_at(own, key)) != value]
     if refused and not is_signed(folder, written):
         raise ConfigError(
             f"{folder} does not carry your signature: somebody else made it, an older Shoal did, or its config.yaml "
@@ -53,13 +56,27 @@ def require_trust(
 
 def _env_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
     """What an environment's settings ask for: name, value and effect."""
-    module, separator, _ = settings.env.id.partition(":")
-    if separator and module not in sys.modules:
-        yield "env.id", settings.env.id, f"import the module {module!r}{_place(module)}, which runs its code"
-    kwargs = settings.env.kwargs
+    env, kwargs = settings.env, settings.env.kwargs
+    if text := _runs_code(env.id, gymnasium.registry):
+        yield "env.id", env.id, text
+    wrappers = [one.model_dump() for one in env.wrappers]
+    for one in env.wrappers:
+        if text := _runs_code(one.name):
+            yield "env.wrappers", wrappers, text
+        if not _only_numbers(one.args):
+            text = f"use the wrapper {one.name} with {shown(one.args)}, where a text can name a file or a module"
+            yield "env.wrappers", wrappers, text
     if not _only_numbers(kwargs):
         text = f"make the environment with env.kwargs = {shown(kwargs)}, where a text can name a file or a module"
         yield "env.kwargs", kwargs, text
+
+
+def _runs_code(path: str, registered: Collection[str] = ()) -> str:
+    """The effect of `module:Name`, if it is more than a look at the registered ids."""
+    module, separator, name = path.rpartition(":")
+    if separator and module not in sys.modules:
+        return f"import the module {module!r}{_place(module)}, which runs its code"
+    return f"call {name!r} of the module {module!r}" if separator and name not in registered else ""
 
 
 def _run_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:

@@ -110,7 +110,8 @@ def _model(fields: Fields[Settings], data: dict[str, Any], found: list[ConfigErr
     try:
         found += _not_finite(settings.model_dump(mode="json"), ())
     except PydanticSerializationError:
-        found.append(ConfigError("env.kwargs may hold only what YAML can: numbers, texts, lists and mappings."))
+        what = "env.kwargs may hold only what YAML can, and so may args of env.wrappers"
+        found.append(ConfigError(f"{what}: numbers, texts, lists and mappings."))
     return settings
 
 
@@ -118,7 +119,7 @@ def _translated(error: ValidationError, prefix: Key, fields: Fields[Any]) -> lis
     """Pydantic's complaints in our words, one for each setting."""
     messages: dict[str, ConfigError] = {}
     for detail in error.errors(include_url=False):
-        location, value = _untagged(prefix + detail["loc"]), detail["input"]
+        location, value = _untagged(prefix + detail["loc"], fields, detail["type"]), detail["input"]
         if detail["type"] == "union_tag_invalid":
             location, value = (*location, "type"), value["type"]
         key = _key(location, fields)
@@ -127,9 +128,14 @@ def _translated(error: ValidationError, prefix: Key, fields: Fields[Any]) -> lis
     return [one for name, one in messages.items() if not any(other.startswith(f"{name}.") for other in messages)]
 
 
-def _untagged(location: Key) -> Key:
-    """A location without the type of a list's entry, which pydantic puts after its index."""
-    return tuple(part for at, part in enumerate(location) if at == 0 or not isinstance(location[at - 1], int))
+def _untagged(location: Key, fields: Fields[Any], problem: str) -> Key:
+    """A location without the type of a list's entry, which pydantic puts after its index if there are several types."""
+
+    def is_name(at: int) -> bool:
+        last = problem == "extra_forbidden" and at == len(location) - 1
+        return last or not isinstance(location[at - 1], int) or fields.find(location[: at + 1]) is not None
+
+    return tuple(part for at, part in enumerate(location) if at == 0 or is_name(at))
 
 
 def _key(location: Key, fields: Fields[Any]) -> Key:

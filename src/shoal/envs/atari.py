@@ -46,6 +46,11 @@ def make_atari(settings: EnvSettings, lanes: int, **changes: Any) -> Any:
     from ale_py.vector_env import AtariVectorEnv  # registers all games: only when one is wanted
 
     registration = find_registration(settings.id)
+    if settings.wrappers:
+        raise ConfigError(
+            f"env.wrappers cannot be used with {settings.id!r}: Atari games run on ale-py's vector environment, which "
+            "does the usual preprocessing itself. Remove them; env.frame_skip and the like set what it does."
+        )
     _check_kwargs(settings, set(inspect.signature(AtariVectorEnv.__init__).parameters))
     frames = MAX_FRAMES
     if settings.max_episode_steps is not None:

@@ -14,11 +14,13 @@ from gymnasium.wrappers import FlattenObservation, HumanRendering
 from shoal.envs.atari import MAX_FRAMES, AtariRenderEnv, make_atari
 from shoal.envs.faults import close_quietly, explain
 from shoal.envs.loop import LoopVectorEnv
+from shoal.envs.parts import PackObservation, needs_packing
 from shoal.envs.registry import find_registration, is_atari, make_failure
 from shoal.envs.seeding import lane_seeds
 from shoal.envs.settings import EnvSettings
 from shoal.envs.spaces import ActionMap, describe, policy_dtype, skip_second_check
 from shoal.envs.vector import Env
+from shoal.envs.wrappers import wrapped
 from shoal.errors import ConfigError, EnvError
 from shoal.types import Array, EnvSpec
 
@@ -31,8 +33,8 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
 
     Atari games run on ale-py's native vector environment. Others run on the environment's own vector version if it has
     one that behaves the same (see `_own_vector`), else one after the other. Observations other than Box (Dict, Tuple,
-    Discrete, MultiDiscrete, MultiBinary) are flattened to one vector by Gymnasium's FlattenObservation; uint8 and
-    float32 stay, other dtypes become float32.
+    Discrete, MultiDiscrete, MultiBinary) become one row of numbers, in the order of Gymnasium's `flatten`; if there are
+    images among them, `EnvSpec.obs_parts` says where. uint8 and float32 stay, other dtypes become float32.
 
     Args:
         settings: which environment, and how it is prepared.
@@ -184,19 +186,26 @@ class _PolicySide(gymnasium.Wrapper[Array, Any, Any, Any]):
 
 
 def _plain(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
-    """One ordinary environment with Gymnasium's own wrappers (time limit, order)."""
+    """One ordinary environment with Gymnasium's own wrappers (time limit, order), and those of the settings."""
     # Env checks every step and raises; Gymnasium's checker looks at the first one only, and warns.
     arguments: dict[str, Any] = {"disable_env_checker": True, **settings.kwargs, **changes}
     if settings.max_episode_steps is not None:
         arguments["max_episode_steps"] = settings.max_episode_steps
-    return gymnasium.make(find_registration(settings.id), **arguments)
+    env = gymnasium.make(find_registration(settings.id), **arguments)
+    try:
+        return wrapped(env, settings)
+    except BaseException:
+        close_quietly(env)
+        raise
 
 
 def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     """One ordinary environment, flattened if need be."""
     env = _plain(settings, **changes)
     try:
-        if not isinstance(env.observation_space, spaces.Box):
+        if needs_packing(env.observation_space):
+            env = PackObservation(env)
+        elif not isinstance(env.observation_space, spaces.Box):
             env = FlattenObservation(env)
         describe(settings, env.observation_space, env.action_space)
     except BaseException:
@@ -212,7 +221,7 @@ def _own_vector(settings: EnvSettings, lanes: int) -> Any | None:
     wrappers.
     """
     registration = find_registration(settings.id)
-    if registration.vector_entry_point is None or registration.additional_wrappers:
+    if registration.vector_entry_point is None or registration.additional_wrappers or settings.wrappers:
         return None
     arguments = dict(settings.kwargs)
     if "max_episode_steps" in arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 from gymnasium.vector.utils import batch_space, iterate
 
+from shoal.envs.parts import PackedBox, needs_packing
 from shoal.errors import ConfigError
 from shoal.types import Array, EnvSpec
 
@@ -27,6 +29,9 @@ class ObservationMap:
         spec: what the policy sees.
         """
         self._space, self._spec = space, spec
+        self._pack: Callable[[Any], Array] = lambda obs: np.asarray(flatten(space, obs))
+        if needs_packing(space):
+            self._pack = PackedBox(space).pack
 
     def __call__(self, obs: Any) -> tuple[Array, bool]:
         """Returns [N, *obs_shape], and whether `obs` was a single observation.
@@ -66,9 +71,9 @@ class ObservationMap:
         try:
             size = _batch_size(self._space, obs)
             if size is None:
-                return np.asarray(flatten(self._space, obs))[None], True
+                return self._pack(obs)[None], True
             batched = iterate(batch_space(self._space, size), obs)
-            return np.stack([np.asarray(flatten(self._space, one)) for one in batched]), False
+            return np.stack([self._pack(one) for one in batched]), False
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"The observation does not fit {self._spec.env_id}, whose observations are {self._space}, "

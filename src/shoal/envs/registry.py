@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.error import DependencyNotInstalled
 
 from shoal.envs.faults import explain
 from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
-
-if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec as Registration
 
 _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 
@@ -20,21 +18,25 @@ _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 def find_registration(env_id: str) -> Registration:
     """Looks up an id. Imports the package of `package:Id-v0` first, and ale-py for an id that is not registered.
 
+    `module:Class` need not be registered: it is an environment's class in the module, or a function that makes one.
+
     Raises:
         ConfigError: the package of the id cannot be imported, or ale-py is needed and missing.
         UnknownName: no such id; names the nearest one.
     """
-    module, separator, name = env_id.partition(":")
+    module, separator, name = env_id.rpartition(":")
+    classes: list[str] = []
     if separator:
-        _import_package(module, env_id)
-    else:
-        name = env_id
+        found = import_module(module, f"Environment {env_id!r}")
+        if name not in gymnasium.registry and callable(make := getattr(found, name, None)):
+            return Registration(env_id, make)
+        classes = [key for key, one in vars(found).items() if isinstance(one, type) and issubclass(one, gymnasium.Env)]
     if name not in gymnasium.registry:
         _import_ale(name)
     registration = gymnasium.registry.get(name)
     if registration is None:
-        remedy = "An environment of your own package is written 'package:Id-v0'." if not separator else ""
-        raise UnknownName("environment", name, gymnasium.registry, remedy)
+        remedy = "An environment of your own is written 'package:Id-v0' or 'module:Class'." if not separator else ""
+        raise UnknownName("environment", name, [*classes, *gymnasium.registry], remedy)
     return registration
 
 
@@ -65,19 +67,22 @@ def make_failure(env_id: str, error: BaseException) -> ShoalError:
     return EnvError(f"Environment {env_id!r} could not be made: {type(error).__name__}: {explain(error)}")
 
 
-def _import_package(module: str, env_id: str) -> None:
+def import_module(module: str, wanted: str) -> ModuleType:
+    """Imports a module that a setting names; `wanted` begins the message of an error.
+
+    Raises:
+        ConfigError: it is not there, or raised.
+    """
     try:
-        importlib.import_module(module)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         raise ConfigError(
-            f"Environment {env_id!r}: cannot import {module!r}, no module named {missing!r}. "
+            f"{wanted}: cannot import {module!r}, no module named {missing!r}. "
             "Install it, or add its folder to PYTHONPATH."
         ) from error
     except Exception as error:
-        raise ConfigError(
-            f"Environment {env_id!r}: importing {module!r} raised {type(error).__name__}: {explain(error)}"
-        ) from error
+        raise ConfigError(f"{wanted}: importing {module!r} raised {type(error).__name__}: {explain(error)}") from error
 
 
 def _import_ale(name: str) -> None:

@@ -156,7 +156,7 @@ def make_limiter(settings: RunSettings) -> RateLimiter:
 def choose_device(wanted: str, spec: EnvSpec, setting: str = "learner.device") -> torch.device:
     """A role's device, as `setting` says. `auto` takes a GPU for images only: small networks are faster on a CPU."""
     if wanted == "auto":
-        return torch.device("cuda" if len(spec.obs_shape) >= 3 and torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if spec.sees_images and torch.cuda.is_available() else "cpu")
     device = torch.device(wanted)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"{setting} = {wanted!r}, but this machine has no usable GPU; use auto or cpu.")

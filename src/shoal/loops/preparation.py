@@ -132,8 +132,11 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
     """Refuses rows that no environment and no policy can have produced: they would fail the learner at every resume."""
     for lane in range(shard.lanes):  # one at a time, to save memory
         row = {name: shard.by_lane[name][lane] for name in ("obs", "action", "reward", "boundary")}
-        wrong = [name for name, column in row.items() if column.dtype.kind == "f" and not np.isfinite(column).all()]
-        if spec.num_actions and not ((row["action"] >= 0) & (row["action"] < spec.num_actions)).all():
+        floats = [(name, column) for name, column in row.items() if column.dtype.kind == "f"]
+        floats += [("obs", part) for part in spec.floats(row["obs"]).values()]
+        wrong = [name for name, numbers in floats if not np.isfinite(numbers).all()]
+        bound = spec.action_nvec or spec.num_actions
+        if not spec.continuous and not ((row["action"] >= 0) & (row["action"] < bound)).all():
             wrong.append("action")
         if (row["boundary"] > CUT).any():
             wrong.append("boundary")

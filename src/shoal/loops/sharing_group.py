@@ -40,7 +40,10 @@ class SharingGroup:
         self._registry = connect_registry(settings.share.registry)
         self._run_id = settings.share.run_id or run
         self._buffer_id = f"{self._run_id}_learner"  # the same after a restart
-        self._description, self._num_actions = _described(settings, spec), spec.num_actions
+        self._description = _described(settings, spec)
+        limits = None if spec.continuous else (0, np.array(spec.action_nvec or spec.num_actions) - 1)
+        packed = {part.name: None for part in spec.obs_parts if part.width > 1}
+        self._soundness = Soundness(limits, packed, spec.floats if packed else None)
         known = self._registry.entry(self._buffer_id)
         if known is not None and known.shards != tuple(shards) and self._registry.is_held(self._buffer_id):
             self._buffer_id = self._registry.register_buffer(self._run_id, settings.algo)  # another run has this name
@@ -61,7 +64,7 @@ class SharingGroup:
             before=span.before,
             seed=seed,
             table=table,
-            soundness=Soundness(action=(0, self._num_actions - 1) if self._num_actions else None),
+            soundness=self._soundness,
         )
         return self._pool
 
@@ -106,4 +109,4 @@ def sharing_id(env: EnvSettings) -> str:
     return environment_id(env.id, unusual)
 
 
-_MEANINGFUL = ("max_episode_steps", "frame_skip", "sticky_actions", "episodic_life")
+_MEANINGFUL = ("wrappers", "max_episode_steps", "frame_skip", "sticky_actions", "episodic_life")

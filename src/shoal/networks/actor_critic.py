@@ -10,16 +10,15 @@ sequences at once.
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from shoal.networks.inputs import Torso, make_torso
 from shoal.networks.normalization import ObservationNorm, ValueNorm
-from shoal.networks.residual import ResidualCNN
-from shoal.networks.torso import MLP, NatureCNN, SmallCNN, image_layout
+from shoal.types import ObsPart
 
-Torso = Literal["small", "shallow", "deep"]
 State = tuple[Tensor, Tensor]
 """Hidden and cell state of the LSTM, [B, H] each."""
 LOG_STD_RANGE = (-5.0, 2.0)
@@ -43,12 +42,14 @@ class ActorCritic(nn.Module):
         params: P, the number of parameters of the action distribution.
         gaussian: the second half of them is log standard deviations, learned but the same for every observation.
         hidden: layer widths for vectors.
-        torso: for images: small is A3C's network, shallow is Nature's, deep is IMPALA's residual one.
+        torso: for images: small is A3C's network, shallow is Nature's, deep is IMPALA's residual one. Images too small
+            for the first two get smaller filters.
         image_hidden: width of the layer after the convolutions.
         lstm: width of the LSTM; 0 for none.
         share_torso: both heads read one torso; if not, the value has a torso of its own. Images always share.
         normalize_observations: vectors are seen with mean 0 and deviation 1.
         normalize_values: the value head predicts returns with mean 0 and deviation 1.
+        parts: the observation's inputs; none: the observation as a whole, by its shape and dtype.
     """
 
     def __init__(
@@ -66,23 +67,24 @@ class ActorCritic(nn.Module):
         initial_log_std: float = -0.5,
         normalize_observations: bool = False,
         normalize_values: bool = False,
+        parts: tuple[ObsPart, ...] = (),
     ) -> None:
         super().__init__()
-        layout = image_layout(obs_shape, obs_dtype)
-        self.torso = (
-            _image_torso(obs_shape, layout, torso, image_hidden) if layout else _vector_torso(obs_shape, hidden)
-        )
-        width = image_hidden if layout else (hidden[-1] if hidden else math.prod(obs_shape))
-        self.value_torso = None if share_torso or layout or lstm else _vector_torso(obs_shape, hidden)
+        parts = parts or (ObsPart.of(obs_shape, obs_dtype),)
+        images = any(part.axes for part in parts)
+        made = make_torso(parts, hidden, torso, nn.Tanh)
+        self.torso = _Dense(made, made.out_features, image_hidden) if images else made
+        width = image_hidden if images else made.out_features
+        self.value_torso = None if share_torso or images or lstm else make_torso(parts, hidden, torso, nn.Tanh)
         self.lstm = nn.LSTMCell(width, lstm) if lstm else None
         self.embedding = width
         outputs = params // 2 if gaussian else params
         self.policy_head = nn.Linear(lstm or width, outputs)
         self.value_head = nn.Linear(lstm or width, 1)
         self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std)) if gaussian else None
-        self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not layout else None
+        self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not images else None
         self.value_norm = ValueNorm() if normalize_values else None
-        _initialise(self, small_policy_head=layout is None)
+        _initialise(self, small_policy_head=not images)
 
     @property
     def state_size(self) -> int:
@@ -158,24 +160,13 @@ class ActorCritic(nn.Module):
 class _Dense(nn.Module):
     """Convolutions and the layer after them."""
 
-    def __init__(self, convolutions: SmallCNN | NatureCNN | ResidualCNN, width: int) -> None:
+    def __init__(self, convolutions: nn.Module, features: int, width: int) -> None:
         super().__init__()
         self.convolutions = convolutions
-        self.dense = nn.Linear(convolutions.out_features, width)
+        self.dense = nn.Linear(features, width)
 
     def forward(self, obs: Tensor) -> Tensor:
         return torch.relu(self.dense(self.convolutions(obs)))
-
-
-def _image_torso(obs_shape: tuple[int, ...], layout: str, torso: Torso, width: int) -> nn.Module:
-    kinds: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]]
-    kinds = {"small": SmallCNN, "shallow": NatureCNN, "deep": ResidualCNN}
-    channels, height, columns = obs_shape if layout == "CHW" else (obs_shape[2], *obs_shape[:2])
-    return _Dense(kinds[torso](channels, height, columns, channels_last=layout == "HWC"), width)
-
-
-def _vector_torso(obs_shape: tuple[int, ...], hidden: tuple[int, ...]) -> nn.Module:
-    return MLP(math.prod(obs_shape), hidden, nn.Tanh)
 
 
 def _initialise(network: ActorCritic, *, small_policy_head: bool) -> None:

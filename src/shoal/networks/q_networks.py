@@ -4,8 +4,9 @@ Vectors (MLP): all of `hidden` but its last entry is the torso; the last entry i
 With dueling that width is shared out, half to each stream (rounded up), so a dueling network costs what the plain one
 of the same `hidden` does. Two full streams would double the largest matrix product of every update.
 
-Images: the Nature convolutions, then per stream Linear(512), ReLU, Linear, as in "Distributed Prioritized Experience
-Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`; `hidden` is for vectors only.
+Images: convolutions (Nature's, or smaller ones for small images), then per stream Linear(512), ReLU, Linear, as in
+"Distributed Prioritized Experience Replay" (Ape-X), https://arxiv.org/abs/1803.00933. That width is `image_hidden`;
+`hidden` is for vectors only, also for those beside an image.
 
 Weights start as torch's layers do by default, from torch's global generator.
 """
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.heads import QHead
+from shoal.networks.inputs import make_torso
 from shoal.networks.normalization import ObservationNorm, ValueNorm
-from shoal.networks.torso import image_layout, make_torso
+from shoal.types import ObsPart
 
 
 class QNetwork(nn.Module):
@@ -37,6 +39,7 @@ class QNetwork(nn.Module):
         image_hidden: width of each stream for images.
         normalize_observations: vectors are seen with mean 0 and deviation 1.
         normalize_values: the head predicts returns with mean 0 and deviation 1.
+        parts: the observation's inputs; none: the observation as a whole, by its shape and dtype.
     """
 
     def __init__(
@@ -51,18 +54,18 @@ class QNetwork(nn.Module):
         image_hidden: int = 512,
         normalize_observations: bool = False,
         normalize_values: bool = False,
+        parts: tuple[ObsPart, ...] = (),
     ) -> None:
         super().__init__()
-        self.norm: ObservationNorm | None = None
+        if any(width < 1 for width in hidden):
+            raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
+        parts = parts or (ObsPart.of(obs_shape, obs_dtype),)
+        images = any(part.axes for part in parts)
+        self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not images else None
         self.value_norm = ValueNorm() if normalize_values else None
-        if image_layout(obs_shape, obs_dtype) is not None:
-            self.torso, width = make_torso(obs_shape, obs_dtype, ()), image_hidden
-        else:
-            if any(width < 1 for width in hidden):
-                raise ConfigError(f"hidden must be positive widths, got {tuple(hidden)}.")
-            last = hidden[-1] if hidden else 0
-            self.torso, width = make_torso(obs_shape, obs_dtype, hidden[:-1]), (last + 1) // 2 if dueling else last
-            self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations else None
+        self.torso = make_torso(parts, hidden[:-1])
+        width = hidden[-1] if hidden else 0
+        width = image_hidden if images else (width + 1) // 2 if dueling else width
         self.head = QHead(self.torso.out_features, num_actions, width, dueling, quantiles)
 
     def forward(self, obs: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ itself, so batches cross the bus small and a network in bfloat16 needs no other 
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
@@ -53,7 +52,8 @@ class MLP(nn.Module):
 
 
 class FirstConvolution(nn.Conv2d):
-    """A network's first layer on stored images: uint8 is scaled to [0, 1], floating point is taken as it is.
+    """A network's first layer on stored images: uint8 is scaled to [0, 1], floating point is taken as it is, unless
+    `scale` says what all are multiplied by.
 
     It is the weights that are scaled, a few thousand values instead of all pixels of a batch: a tenth of an actor's
     convolutions.
@@ -64,14 +64,16 @@ class FirstConvolution(nn.Conv2d):
     """
 
     centered = False
+    scale: float | None = None
 
     def images(self, obs: Tensor, channels_last: bool) -> Tensor:
         """[B, C, H, W] (or [B, H, W, C]) -> [B, out, h, w]"""
         x, weight = obs.to(self.weight.dtype), self.weight
         if self.centered:
             weight = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
-        if obs.dtype == torch.uint8:
-            weight = weight * (1.0 / 255.0)
+        scale = self.scale if self.scale is not None else 1.0 / 255.0 if obs.dtype == torch.uint8 else 1.0
+        if scale != 1.0:
+            weight = weight * scale
         if channels_last:
             x = x.permute(0, 3, 1, 2)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
@@ -147,45 +149,31 @@ class SmallCNN(nn.Module):
         return torch.relu_(self.conv2(x)).flatten(1)
 
 
-def image_layout(obs_shape: tuple[int, ...], obs_dtype: str) -> str | None:
-    """Says whether an observation is an image for `NatureCNN`.
+class TinyCNN(nn.Module):
+    """Two convolutions of 3x3 for images too small for the others: 32 and 64 filters, flattened.
+
+    The first has stride 2 along sides of at least 16, the second one always: 10x10 becomes 3x3, 32x32 becomes 7x7.
 
     Args:
-        obs_shape: shape of one observation.
-        obs_dtype: numpy name of its dtype.
-
-    Returns:
-        "CHW", "HWC", or None for everything that is no uint8 image of at least 36x36.
+        in_channels: channels of the image, the frame stack included.
+        height: rows of the image.
+        width: columns of the image.
+        channels_last: True if images come as [B, H, W, C].
     """
-    if obs_dtype != "uint8" or len(obs_shape) != 3:
-        return None
-    if min(obs_shape[1:]) >= MIN_IMAGE:
-        return "CHW"
-    # Gymnasium environments give channels last; as a flat vector such an image would train, slowly and badly.
-    return "HWC" if min(obs_shape[:2]) >= MIN_IMAGE else None
 
+    def __init__(self, in_channels: int, height: int, width: int, channels_last: bool = False) -> None:
+        super().__init__()
+        self.channels_last = channels_last
+        strides = (2 if height >= 16 else 1, 2 if width >= 16 else 1)
+        rows, columns = ((side - 3) // by // 2 for side, by in zip((height, width), strides, strict=True))
+        self.out_features = 64 * rows * columns
+        self.conv1 = FirstConvolution(in_channels, 32, kernel_size=3, stride=strides)
+        self.conv2 = nn.Conv2d(32, 64, kernel_size=3, stride=2)
 
-def make_torso(obs_shape: tuple[int, ...], obs_dtype: str, hidden: tuple[int, ...]) -> MLP | NatureCNN:
-    """Chooses the torso for an observation.
-
-    Args:
-        obs_shape: shape of one observation.
-        obs_dtype: numpy name of its dtype.
-        hidden: widths of the MLP's layers; the convolutions have their own.
-
-    Returns:
-        `NatureCNN` for 3-d uint8 images of at least 36x36, else `MLP` on the flattened observation.
-    """
-    if any(size < 1 for size in obs_shape):
-        raise ConfigError(f"An observation of shape {tuple(obs_shape)} is empty.")
-    layout = image_layout(obs_shape, obs_dtype)
-    if layout == "CHW":
-        channels, height, width = obs_shape
-        return NatureCNN(channels, height, width)
-    if layout == "HWC":
-        height, width, channels = obs_shape
-        return NatureCNN(channels, height, width, channels_last=True)
-    return MLP(math.prod(obs_shape), hidden)
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
+        x = torch.relu_(self.conv1.images(obs, self.channels_last))
+        return torch.relu_(self.conv2(x)).flatten(1)
 
 
 def _conv_size(size: int) -> int:

@@ -21,6 +21,7 @@ from shoal.ops.continuous_control import temperature_loss as temperature_loss
 from shoal.ops.distributions import ActionDistribution as ActionDistribution
 from shoal.ops.distributions import Categorical as Categorical
 from shoal.ops.distributions import DiagonalGaussian as DiagonalGaussian
+from shoal.ops.distributions import MultiCategorical as MultiCategorical
 from shoal.ops.exploration import epsilon_greedy as epsilon_greedy
 from shoal.ops.exploration import epsilon_ladder as epsilon_ladder
 from shoal.ops.moments import Moments as Moments

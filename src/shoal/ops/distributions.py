@@ -7,8 +7,10 @@ compare it. The classes hold only sizes and have no state.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import groupby
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -98,6 +100,68 @@ class Categorical:
             # A draw that rounds to 0 would be infinite noise, and the least likely action would win.
             noise.exponential_(generator=generator).clamp_(min=torch.finfo(noise.dtype).tiny)
             return (params - noise.log_()).argmax(-1)
+
+
+@dataclass(frozen=True)
+class MultiCategorical:
+    """Several independent choices at once. Parameters [..., sum(nvec)] are the logits of all; actions [..., K] int64.
+
+    Attributes:
+        nvec: the number of options of each of the K choices, at least 1.
+    """
+
+    nvec: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nvec or min(self.nvec) < 1:
+            raise ValueError(f"nvec must be numbers of at least 1, got {self.nvec}.")
+
+    @property
+    def parameters(self) -> int:
+        """All logits."""
+        return sum(self.nvec)
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        """The sum over the choices."""
+        _check_params(self.parameters, params=params)
+        check_integer(action=action)
+        _check_shape(action, torch.Size((*params.shape[:-1], len(self.nvec))))
+        chosen = action.split([count for _, count in self._groups], -1)
+        return self._sum(one.log_prob(*p, a) for (one, *p), a in zip(self._split(params), chosen, strict=True))
+
+    def entropy(self, params: Tensor) -> Tensor:
+        """The sum over the choices."""
+        _check_params(self.parameters, params=params)
+        return self._sum(one.entropy(p) for one, p in self._split(params))
+
+    def kl(self, p: Tensor, q: Tensor) -> Tensor:
+        """The sum over the choices."""
+        _check_params(self.parameters, p=p, q=q)
+        return self._sum(one.kl(*both) for one, *both in self._split(p, q))
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The largest logit of each choice."""
+        _check_params(self.parameters, params=params)
+        return torch.cat([one.mode(p) for one, p in self._split(params)], -1)
+
+    def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Each choice drawn on its own."""
+        _check_params(self.parameters, params=params)
+        return torch.cat([one.sample(p, generator) for one, p in self._split(params)], -1)
+
+    @property
+    def _groups(self) -> list[tuple[int, int]]:
+        """Neighbours of one size are computed at once: (options, number of such choices)."""
+        return [(options, len(list(same))) for options, same in groupby(self.nvec)]
+
+    def _split(self, *params: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Per group its Categorical, and of each argument [..., choices, options]."""
+        sizes = [options * count for options, count in self._groups]
+        for (options, count), *parts in zip(self._groups, *(one.split(sizes, -1) for one in params), strict=True):
+            yield Categorical(options), *(part.unflatten(-1, (count, options)) for part in parts)
+
+    def _sum(self, each: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(each), -1).sum(-1)
 
 
 @dataclass(frozen=True)

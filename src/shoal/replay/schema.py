@@ -107,7 +107,7 @@ class Schema:
 
 def step_schema(spec: EnvSpec, extras: tuple[Column, ...] = ()) -> Schema:
     """The schema of an environment's stream plus an algorithm's recorded columns."""
-    action_dtype = "int64" if spec.num_actions else "float32"
+    action_dtype = "float32" if spec.continuous else "int64"
     stream = (
         Column("obs", spec.obs_dtype, spec.frame_shape),
         Column("action", action_dtype, spec.action_shape),
