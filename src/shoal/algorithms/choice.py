@@ -12,7 +12,7 @@ def sees_images(spec: EnvSpec) -> bool:
 
 def described(spec: EnvSpec) -> str:
     """Observations and actions in a few words."""
-    seen = f"images of shape {spec.obs_shape}" if sees_images(spec) else "vectors"
+    seen = f"images of shape {spec.inputs[0].shape}" if sees_images(spec) else "vectors"
     if len(spec.inputs) > 1:
         seen = "images and vectors"
     actions = f"{spec.num_actions} discrete actions" if spec.num_actions else "continuous actions"
