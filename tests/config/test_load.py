@@ -261,6 +261,13 @@ def test_values_that_cannot_be_used(override: str, message: str) -> None:
     assert message in refused(override)
 
 
+@pytest.mark.parametrize("override", ["env.id=not_there:Env", "env.wrappers=[not_there:Wrapper]"])
+def test_a_look_at_settings_imports_nothing(override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "not_there.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_named(ALGO, [override]).env.modules == ("not_there",)
+
+
 def test_all_problems_are_told_at_once() -> None:
     message = refused("batch_size=0", "seeed=1", "gamma=2", "runtime=x", "replay.selectors=[{type: a}, {ratio: 2}]")
     assert message.startswith("6 problems:\n")

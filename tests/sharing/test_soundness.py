@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from shoal.sharing.soundness import Soundness, limits_of
-from shoal.types import Transition
+from shoal.types import EnvSpec, ObsPart, Transition
 
 EVERYWHERE = np.arange(6)
 
@@ -33,6 +33,17 @@ def test_only_the_places_that_are_asked_for_count() -> None:
     rows[2] = np.nan
     assert Soundness().faults(batch(obs=rows), np.array([0, 1, 3])) == {}
     assert list(Soundness().faults(batch(obs=rows), np.array([5, 2]))) == [2]
+
+
+def test_floats_in_rows_of_bytes_are_found() -> None:
+    spec = EnvSpec("Fake-v0", (7,), "uint8", 1, 2, (), obs_parts=(ObsPart("speed", (1,), 3, width=4),))
+    rows = np.full((6, 7), 255, np.uint8)
+    rows[:, 3:] = np.ones((6, 1), np.float32).view(np.uint8)
+    check = Soundness(None, {"speed": None}, spec.floats)
+    assert check.faults(batch(obs=rows, next_obs=rows), EVERYWHERE) == {}
+    wrong = rows.copy()
+    wrong[4, 3:] = np.full(1, np.nan, np.float32).view(np.uint8)
+    assert list(check.faults(batch(obs=rows, next_obs=wrong), EVERYWHERE)) == [4]
 
 
 def test_pictures_may_hold_any_byte() -> None:

@@ -7,7 +7,7 @@ from shoal.types import EnvSpec
 
 def described(spec: EnvSpec) -> str:
     """Observations and actions in a few words."""
-    seen = f"images of shape {spec.obs_shape}" if spec.sees_images else "vectors"
+    seen = f"images of shape {spec.inputs[0].shape}" if spec.sees_images else "vectors"
     if len(spec.inputs) > 1:
         seen = "images and vectors"
     actions = f"{spec.num_actions} discrete actions" if spec.num_actions else "continuous actions"
