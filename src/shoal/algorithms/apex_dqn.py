@@ -109,7 +109,8 @@ def value_algorithm(
         )
         follows = TargetNetwork(target, network, period=config.target_period)
         beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
-        return GradientLearner({"policy": network, "target": target}, [objective], [follows], context, beta=beta)
+        networks, watched = {"policy": network, "target": target}, {"network": lambda obs, _: network(obs)}
+        return GradientLearner(networks, [objective], [follows], context, beta=beta, watched=watched)
 
     return Algorithm(
         name=name,
