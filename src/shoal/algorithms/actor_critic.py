@@ -24,7 +24,6 @@ from shoal.algorithms.interface import (
     AlgorithmConfig,
     CenterImages,
     Decision,
-    Forward,
     Learner,
     LearnerContext,
     LearningRate,
@@ -146,10 +145,8 @@ def sequence_learner(
         gradient_clip=config.gradient_clip,
         optimizer=config.optimizer,
     )
-    watched: dict[str, Forward] = {"network": lambda obs, _: network.embed(obs)}
-    if (value_torso := network.value_torso) is not None:
-        watched = {"policy": watched["network"], "value": lambda obs, _: value_torso(obs)}
-    return GradientLearner({"policy": network, **(targets or {})}, [objective], follows, context, watched=watched)
+    networks, watched = {"policy": network, **(targets or {})}, {"network": lambda obs, _: network.embed(obs)}
+    return GradientLearner(networks, [objective], follows, context, watched=watched)
 
 
 def sequence_algorithm(

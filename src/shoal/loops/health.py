@@ -20,12 +20,10 @@ from shoal.types import Sample, Sequence
 
 ROWS = 256
 """Most observations of one look."""
-SATURATED = 0.99
-"""A tanh unit whose output is never smaller than this has almost no gradient."""
 
 
 class Layer(NamedTuple):
-    """One activation of a network."""
+    """One relu of a network."""
 
     network: str
     number: int
@@ -33,7 +31,7 @@ class Layer(NamedTuple):
     filters: bool
     """Whether its units are filters of a convolution."""
     dead: int
-    """Units that no row switches on (relu), or that every row saturates (tanh)."""
+    """Units that no row switches on: they have no gradient."""
     size: int
 
     @property
@@ -100,19 +98,10 @@ def count_dead(watched: Mapping[str, Forward], obs: Tensor, action: Tensor) -> t
     return tuple(Layer(*one[:3], count, one[4]) for one, count in zip(found, dead, strict=True))
 
 
-def _alive_relu(out: Tensor, rows: tuple[int, ...]) -> Tensor:
-    return out.amax(dim=rows) > 0
-
-
-def _alive_tanh(out: Tensor, rows: tuple[int, ...]) -> Tensor:
-    return out.abs().amin(dim=rows) < SATURATED
-
-
-_ALIVE = {"relu": _alive_relu, "tanh": _alive_tanh}
-
-
 class _Activations(TorchFunctionMode):
-    """Every activation while it is entered, whichever way it is called: networks need no hooks."""
+    """Every relu while it is entered, whichever way it is called: networks need no hooks. Not tanh: where values are
+    large and all alike, as in a task that is solved, its units are saturated and nothing is wrong.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,9 +110,8 @@ class _Activations(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        alive = _ALIVE.get(getattr(func, "__name__", "").removesuffix("_"))  # of torch, of a tensor, in place or not
-        if alive is not None:
+        if getattr(func, "__name__", "") in ("relu", "relu_"):  # of torch or of a tensor
             # [B, F]; [M, B, F] of an ensemble; [B, C, H, W]
             rows = {2: (0,), 3: (1,), 4: (0, 2, 3)}[out.dim()]
-            self.layers.append((out.dim() == 4, alive(out, rows)))
+            self.layers.append((out.dim() == 4, out.amax(dim=rows) > 0))
         return out

@@ -20,20 +20,22 @@ REPORTS = 5
 """Lines in a row on which it must be so."""
 SAID = 2
 """How often one thing is said at most."""
-DEAD = 0.75
-"""Share of a layer."""
+DEAD_UNITS, DEAD_FILTERS = 0.9, 0.75
+"""Shares of a layer. A wide one can do without many of its units, and half of them die in runs that learn well."""
 ENTROPY_LOW, ENTROPY_HIGH = 0.01, 0.97
 """Shares of the largest entropy."""
-UNIFORM_PATIENCE, UNIFORM_PATIENCE_IMAGES, VALUE_PATIENCE, EVALUATION_PATIENCE = 5.0, 25.0, 2.5, 2.5
-"""Times `health.patience`: policies, of images above all, stay undecided for long and learn."""
+EXPLAINED = 0.02
+"""Share of the targets' variance that values explain at least."""
+SLOW, SLOW_IMAGES, EVALUATION_PATIENCE = 5.0, 25.0, 2.5
+"""Times `health.patience`: policies stay undecided, and values ignorant, for long and learn; from images longer."""
 DIVERGED = 10.0
 """Times the largest possible return."""
 REJECTED = 0.05
 """LASER uses less than this share of the steps."""
 FEW_BATCHES, FEW_SHARE = 2.0, 0.01
 """Draws are concentrated when they are as varied as this many batches would be, and as this share of the replay."""
-FIRST_EPISODES = 10
-"""The return of so many episodes is what a run starts from."""
+FIRST_EPISODES = 20
+"""A run starts from the mean return of so many episodes; of three per lane, if that is more: short ones end first."""
 MARGIN = 0.05
 """A return has improved if it is better than the first by this share of it."""
 BAND = 0.01
@@ -68,7 +70,9 @@ class HealthWatch:
 
     def __init__(self, settings: RunSettings, spec: EnvSpec) -> None:
         self._settings, self._spec, self._config = settings, spec, settings.algorithm
+        self._images = len(spec.obs_shape) == 3
         self._courses: dict[str, _Course] = {}
+        self._first: list[float] = []
         self._first_return: float | None = None
         self._evaluations: list[float] = []
         self._still: float | None = None
@@ -84,7 +88,16 @@ class HealthWatch:
     def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Takes in what earlier executions wrote; says nothing."""
         for line in lines:
+            if (known := line.get("rollout/ep_rew_mean")) is not None and self._first_return is None:
+                self._first_return = known
             self.judge(int(line["step"]), {name: value for name, value in line.items() if value is not None})
+
+    def begin(self, returns: Iterable[float]) -> None:
+        """Takes in the returns of the actors' episodes, of which it needs the first few."""
+        if self._first_return is None:
+            self._first.extend(returns)
+            if len(self._first) >= max(FIRST_EPISODES, 3 * self._settings.actors * self._settings.env.lanes):
+                self._first_return = sum(self._first) / len(self._first)
 
     def judge(self, step: int, values: Mapping[str, float], layers: Sequence[Layer] = ()) -> list[str]:
         """Takes in one line of metrics; returns what is to be said now."""
@@ -111,10 +124,6 @@ class HealthWatch:
         if "eval/mean_reward" in values:
             yield from self._evaluation(values["eval/mean_reward"])
         self._longest = max(self._longest, values.get("rollout/ep_len_mean", 0.0))
-        if "rollout/ep_rew_mean" in values and (
-            self._first_return is None or values.get("rollout/episodes", 0) <= FIRST_EPISODES
-        ):
-            self._first_return = values["rollout/ep_rew_mean"]
         if "health/dead_units" in values:
             yield self._dead(values["health/dead_units"], layers)
         if "train/entropy" in values and self._spec.num_actions > 1:
@@ -123,9 +132,10 @@ class HealthWatch:
             found = values["train/explained_variance"]
             what = f"the value network predicts returns no better than a constant (explained variance {found:.2f})"
             remedy = f"raise {self._names('value_cost')} or lower {self._names('learning_rate')}"
-            yield _Finding("value", found < 0 and not self._improved(values), what, remedy, VALUE_PATIENCE)
-        if "health/largest_reward" in values:
-            yield self._divergence(values)
+            yield _Finding("value", found < EXPLAINED and self._stuck(values), what, remedy, self._slow)
+        for name in ("train/q_mean", "train/value_mean"):
+            if name in values and "health/largest_reward" in values:
+                yield self._divergence(name, values)
         if "health/effective_rows" in values:
             yield self._priorities(values["health/effective_rows"], values.get("replay/rows", 0.0))
         if "train/laser_used" in values:
@@ -138,35 +148,35 @@ class HealthWatch:
     # ---- checks
 
     def _dead(self, share: float, layers: Sequence[Layer]) -> _Finding:
-        what, rate = f"{share:.0%} of the units of a layer have been dead", "learning_rate"
+        what, rate, ill = f"{share:.0%} of the units of a layer have been dead", "learning_rate", share >= DEAD_UNITS
         if layers:
-            worst = max(layers, key=lambda one: one.share)
+            worst = max(layers, key=lambda one: one.share / (DEAD_FILTERS if one.filters else DEAD_UNITS))
+            ill = worst.share >= (DEAD_FILTERS if worst.filters else DEAD_UNITS)
             units = "filters" if worst.filters else "units"
             what = f"{worst.dead} of {worst.size} {units} in layer {worst.number} of the {worst.network} have been dead"
             if worst.network == "policy" and hasattr(self._config, "policy_learning_rate"):
                 rate = "policy_learning_rate"
         remedies = [f"lower {self._names(rate)}"]
-        if getattr(self._config, "center_images", True) is False and len(self._spec.obs_shape) == 3:
+        if getattr(self._config, "center_images", True) is False and self._images:
             remedies.append("set algorithm.center_images=true")
         if getattr(self._config, "optimizer", "") == "adam":
             remedies.append("set algorithm.optimizer=rmsprop with algorithm.optimizer_epsilon=0.01")
-        return _Finding("dead", share >= DEAD, what, f"they learn no more; in a new run, {' or '.join(remedies)}")
+        return _Finding("dead", ill, what, f"they learn no more; in a new run, {' or '.join(remedies)}")
 
     def _entropy(self, values: Mapping[str, float]) -> Iterator[_Finding]:
         """The metric counts 0 where LASER has rejected a step."""
         used = values.get("train/laser_used", 1.0)
         share = values["train/entropy"] / math.log(self._spec.num_actions) / used if used > 0 else math.nan
-        stuck = self._first_return is not None and not self._improved(values)
+        stuck = self._stuck(values)
         result = f"while returns are no better than at the start ({self._first_return or 0.0:.1f})"
         what = f"the policy has been certain of its actions (entropy {share:.1%} of the largest) {result}"
         remedy = f"raise {self._names('entropy_cost')} or lower {self._names('learning_rate')}"
         yield _Finding("collapse", share < ENTROPY_LOW and stuck, what, remedy)
         what = f"the policy has chosen nearly at random (entropy {share:.1%} of the largest) {result}"
         remedy = f"lower {self._names('entropy_cost')} or change {self._names('learning_rate')}"
-        patience = UNIFORM_PATIENCE_IMAGES if len(self._spec.obs_shape) == 3 else UNIFORM_PATIENCE
-        yield _Finding("uniform", share > ENTROPY_HIGH and stuck, what, remedy, patience)
+        yield _Finding("uniform", share > ENTROPY_HIGH and stuck, what, remedy, self._slow)
 
-    def _divergence(self, values: Mapping[str, float]) -> _Finding:
+    def _divergence(self, name: str, values: Mapping[str, float]) -> _Finding:
         config = self._config
         n = getattr(config, "n_step", 1)
         horizon = self._longest / n + 1.0 if self._longest else math.inf
@@ -175,9 +185,8 @@ class HealthWatch:
         reward = values["health/largest_reward"] * getattr(config, "reward_scale", 1.0)
         reward += n * abs(values.get("train/temperature", 0.0) * values.get("train/entropy", 0.0))  # SAC's soft values
         bound = max(1.0, reward * horizon)
-        name = "value_mean" if "train/value_mean" in values else "q_mean"
-        mean = values.get(f"train/{name}", 0.0)
-        what = f"values have been beyond what rewards allow (train/{name} {mean:.3g}, at most {bound:.3g} is possible)"
+        mean = values[name]
+        what = f"values have been beyond what rewards allow ({name} is {mean:.3g}, {bound:.3g} is possible)"
         slower = [f"raise {self._names('target_period')}"] if hasattr(config, "target_period") else []
         if hasattr(config, "tau"):
             slower = [f"lower {self._names('tau')}"]
@@ -210,10 +219,14 @@ class HealthWatch:
 
     # ---- helpers
 
-    def _improved(self, values: Mapping[str, float]) -> bool:
-        """Whether training or evaluation is better than at the run's start."""
+    @property
+    def _slow(self) -> float:
+        return SLOW_IMAGES if self._images else SLOW
+
+    def _stuck(self, values: Mapping[str, float]) -> bool:
+        """Whether neither training nor evaluation is better than at the run's start."""
         now = [values.get("rollout/ep_rew_mean", -math.inf), *self._evaluations[-1:]]
-        return any(self._better(one, self._first_return) for one in now)
+        return self._first_return is not None and not any(self._better(one, self._first_return) for one in now)
 
     def _better(self, now: float, first: float | None) -> bool:
         return first is not None and now > first + max(1e-6, MARGIN * abs(first))

@@ -103,6 +103,7 @@ class Supervisor:
     @_count.register
     def _count_actor(self, report: ActorReport) -> None:
         self._returns.extend(episode.episode_return for episode in report.episodes)
+        self.health.begin(episode.episode_return for episode in report.episodes)
         self._lengths.extend(episode.length for episode in report.episodes)
         self._actor_seconds += report.seconds
         self._actor_waited += report.waited
