@@ -59,7 +59,7 @@ def test_networks_of_any_form() -> None:
 class Nothing:
     """A learner of nothing."""
 
-    module, watched, published_whole = nn.Linear(1, 1), {}, True  # noqa: RUF012
+    module, watched, published_whole = nn.Linear(1, 1), {}, True
 
 
 def draw(probabilities: list[float], reward: float) -> Sample:

@@ -289,17 +289,20 @@ def test_a_run_that_is_ill_says_so(tmp_path: Path, name: str) -> None:
 
 
 HEALTHY = {
-    "cartpole_apex_dqn": ["stop.steps=25000", "evaluation.every_steps=2500", "health.patience=2500"],
-    "cartpole_impala": ["stop.steps=40000", "evaluation.every_steps=2500", "health.patience=4000"],
-    "cartpole_impala_replay": ["stop.steps=4000", "health.patience=600"],
-    "pendulum_sac": ["stop.steps=2500", "health.patience=300"],
-    "pendulum_td3": ["stop.steps=2500", "health.patience=300"],
+    "cartpole_apex_dqn": ["stop.steps=10000"],
+    "cartpole_impala": ["stop.steps=20000", "evaluation.every_steps=1000"],
+    "cartpole_impala_replay": ["stop.steps=4000", "evaluation.every_steps=500"],
+    "pendulum_sac": ["stop.steps=2500"],
+    "pendulum_td3": ["stop.steps=2500"],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_scenario_says_nothing(tmp_path: Path, name: str) -> None:
-    """Not even with a fraction of the usual patience."""
-    summary, seen = run(tmp_path, load_target(name, ["runtime=inline", "stop.mean_return=null", *HEALTHY[name]]))
+def test_a_healthy_scenario_says_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even with a fiftieth of the usual patience, and four times as many lines."""
+    monkeypatch.setattr("shoal.runtime.supervisor.RECORD_STEPS", 250)
+    monkeypatch.setattr("shoal.loops.learner.LOOK_STEPS", 250)
+    short = ["runtime=inline", "stop.mean_return=null", "health.patience=400", *HEALTHY[name]]
+    summary, seen = run(tmp_path, load_target(name, short))
     assert summary.health == () and "health:" not in seen
