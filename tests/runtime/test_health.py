@@ -74,7 +74,7 @@ ILL: dict[str, tuple[str, dict[str, Any], Line, Line]] = {
         {"health/effective_rows": 3000.0, "replay/rows": 1e5},
     ),
     "LASER has used only 1.0%": ("impala", LASER, {"train/laser_used": 0.01}, {"train/laser_used": 0.3}),
-    "evaluations have stayed at 9": ("td3", {}, {"eval/mean_reward": 9.0}, {"eval/mean_reward": 30.0}),
+    "evaluations have stayed at about 9": ("td3", {}, {"eval/mean_reward": 9.0}, {"eval/mean_reward": 30.0}),
 }
 
 
@@ -138,8 +138,8 @@ def test_what_a_healthy_run_may_do(algo: str, line: Line) -> None:
 def test_an_evaluation_that_moves_is_none_that_stays() -> None:
     found = watch("impala")
     assert [found.judge(1000 * n, {"eval/mean_reward": 5.0 + (n % 4)}) for n in range(100)] == [[]] * 100
-    for n in range(100, 104):  # it collapsed, and stays within a hundredth of what was seen
-        assert found.judge(1000 * n, {"eval/mean_reward": 5.0 + 0.01 * (n % 2)}) == []
+    for n in range(100, 104):  # it collapsed, and stays there, except for noise
+        assert found.judge(1000 * n, {"eval/mean_reward": 5.0 + 0.4 * (n % 2)}) == []
     (text,) = found.judge(105_000, {"eval/mean_reward": 5.01})
     assert "since step 100,000" in text
 
@@ -275,7 +275,7 @@ RUNS: dict[str, tuple[RunSettings, str]] = {
         ),
         "LASER has used only",
     ),
-    "evaluation": (dqn(**POINTLESS), "evaluations have stayed at 5 since"),
+    "evaluation": (dqn(**POINTLESS), "evaluations have stayed at about 5 since"),
 }
 
 
@@ -292,8 +292,8 @@ HEALTHY = {
     "cartpole_apex_dqn": ["stop.steps=10000"],
     "cartpole_impala": ["stop.steps=20000", "evaluation.every_steps=1000"],
     "cartpole_impala_replay": ["stop.steps=4000", "evaluation.every_steps=500"],
-    "pendulum_sac": ["stop.steps=2500"],
-    "pendulum_td3": ["stop.steps=2500"],
+    "pendulum_sac": ["stop.steps=2500", "evaluation.every_steps=1000"],
+    "pendulum_td3": ["stop.steps=2500", "evaluation.every_steps=1000"],
 }
 
 

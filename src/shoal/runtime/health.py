@@ -26,8 +26,10 @@ ENTROPY_LOW, ENTROPY_HIGH = 0.01, 0.97
 """Shares of the largest entropy."""
 EXPLAINED = 0.02
 """Share of the targets' variance that values explain at least."""
-SLOW, SLOW_IMAGES, EVALUATION_PATIENCE = 5.0, 25.0, 2.5
+SLOW, SLOW_IMAGES = 5.0, 25.0
 """Times `health.patience`: policies stay undecided, and values ignorant, for long and learn; from images longer."""
+EVALUATION, EVALUATION_IMAGES = 2.5, 100.0
+"""The same for evaluations: Pong takes a million steps to its first points."""
 DIVERGED = 10.0
 """Times the largest possible return."""
 REJECTED = 0.05
@@ -36,10 +38,10 @@ FEW_BATCHES, FEW_SHARE = 2.0, 0.01
 """Draws are concentrated when they are as varied as this many batches would be, and as this share of the replay."""
 FIRST_EPISODES = 20
 """A run starts from the mean return of so many episodes; of three per lane, if that is more: short ones end first."""
-MARGIN = 0.05
+MARGIN = 0.1
 """A return has improved if it is better than the first by this share of it."""
-BAND = 0.01
-"""Evaluations are the same if they differ by less than this share of all that were seen."""
+BAND, BAND_OF_RANGE = 0.1, 0.01
+"""Evaluations are the same if they differ by less than this share of them, or of the range that was seen."""
 
 
 class _Finding(NamedTuple):
@@ -206,7 +208,8 @@ class HealthWatch:
     def _evaluation(self, mean: float) -> Iterator[_Finding]:
         seen = self._evaluations
         seen.append(mean)
-        if self._still is None or abs(mean - self._still) > max(1e-6, BAND * (max(seen) - min(seen))):
+        band = max(1e-6, BAND_OF_RANGE * (max(seen) - min(seen)), BAND * abs(mean))
+        if self._still is None or abs(mean - self._still) > band:
             self._still = mean
             yield _Finding("evaluation", False)
         goals = (self._settings.stop.mean_return, self._spec.reward_threshold)
@@ -215,7 +218,8 @@ class HealthWatch:
         more = next(hint for name, hint in _EXPLORATION.items() if hasattr(self._config, name))
         remedy = f"check that rewards depend on the actions, explore more ({more}), or change "
         remedy += self._names("learning_rate")
-        yield _Finding("evaluation", not done, f"evaluations have stayed at {mean:.4g}", remedy, EVALUATION_PATIENCE)
+        patience = EVALUATION_IMAGES if self._images else EVALUATION
+        yield _Finding("evaluation", not done, f"evaluations have stayed at about {mean:.4g}", remedy, patience)
 
     # ---- helpers
 
