@@ -111,3 +111,17 @@ def test_looking_changes_nothing_and_comes_every_so_many_steps(tmp_path: Path, s
     assert looks[0] is looks[1] is looks[2] is not None, "the last look stays"
     for with_probe, without in zip(*weights, strict=True):
         assert torch.equal(with_probe, without)
+
+
+def test_few_images_are_enough() -> None:
+    seen = []
+
+    class Watched(Nothing):
+        watched = {"network": lambda obs, action: seen.append(len(obs))}  # noqa: RUF012
+
+    for shape, rows in (((4,), 256), ((4, 84, 84), 64)):
+        obs = np.zeros((1000, *shape), np.uint8)
+        zeros = np.zeros(1000, np.float32)
+        sample = Sample(Transition(obs, zeros, zeros, zeros, obs), Keys.empty(1000), zeros, 1, 0.0)
+        Probe(Watched(), prioritized=False).look(sample)  # type: ignore[arg-type]
+        assert rows * 0.9 < seen.pop() <= rows
