@@ -49,3 +49,10 @@ def test_a_run_that_learned_nothing_says_why(finished: Path, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "Nothing was learned: it ended before replay.min_size = 100 steps were there." in out
     assert "none yet" in out and "shoal eval" not in out
+
+
+def test_what_is_wrong_at_the_end_is_said(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shoal.load(finished)
+    assert run.summary is not None and run.summary.health == ()
+    print_outcome(run.settings, run.folder, replace(run.summary, health=("health: it is ill since step 5: rest.",)))
+    assert "\nhealth: it is ill since step 5: rest.\n" in capsys.readouterr().out

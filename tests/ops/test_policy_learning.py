@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from shoal import ops
-from shoal.ops import clipped_surrogate_loss, masked_mean, policy_gradient_loss, relevance_mask
+from shoal.ops import clipped_surrogate_loss, explained_variance, masked_mean, policy_gradient_loss, relevance_mask
 
 
 def log_row(*probabilities: float) -> Tensor:
@@ -108,3 +108,12 @@ def test_normalized_by_hand() -> None:
     unit = (8 / 3) ** 0.5
     assert ops.normalized(x, mask).flatten().tolist() == pytest.approx([-2 / unit, 0.0, 2 / unit, 0.0], abs=1e-5)
     assert not ops.normalized(torch.ones(2, 2), torch.ones(2, 2)).any()
+
+
+def test_explained_variance_by_hand() -> None:
+    targets, mask = row(1.0, 3.0, 5.0, 1e9), row(1.0, 1.0, 1.0, 0.0)
+    assert float(explained_variance(targets, row(1.0, 3.0, 5.0, 0.0) + 7.0, mask)) == 1.0, "a constant off"
+    assert float(explained_variance(targets, row(2.0, 2.0, 2.0, 0.0), mask)) == 0.0, "a constant"
+    assert float(explained_variance(targets, row(0.0, 0.0, 3.0, 0.0), mask)) == pytest.approx(0.75)
+    assert float(explained_variance(targets, -100 * targets, mask)) == -1.0, "at least -1"
+    assert float(explained_variance(targets, targets, 0 * mask)) == 1.0, "nothing to explain"

@@ -157,7 +157,8 @@ def sequence_learner(
     )
     statistics = Statistics(network, context)
     saved = {"policy": network, **(targets or {}), **statistics.saved}
-    return GradientLearner(saved, [objective], follows, context, prepare=statistics)
+    watched = {"network": lambda obs, _: network.embed(obs)}
+    return GradientLearner(saved, [objective], follows, context, prepare=statistics, watched=watched)
 
 
 def suited_settings(

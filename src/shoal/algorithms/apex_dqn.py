@@ -169,7 +169,10 @@ def value_algorithm(
         beta = linear_schedule(config.beta_start, 1.0, config.beta_updates)
         statistics = Statistics(network, context)
         saved = {"policy": network, "target": target, **statistics.saved}
-        return GradientLearner(saved, [objective], [follows], context, beta=beta, prepare=statistics)
+        watched = {"network": lambda obs, _: network(obs)}
+        return GradientLearner(
+            saved, [objective], [follows], context, beta=beta, prepare=statistics, watched=watched
+        )
 
     return Algorithm(
         name=name,

@@ -211,6 +211,7 @@ def continuous_learner(
             saved_as="policy_optimizer",
         ),
     ]
+    squashed = ActionBounds(spec).from_env(device)
     return GradientLearner(
         {**named, **moments},
         objectives,
@@ -219,6 +220,10 @@ def continuous_learner(
         beta=linear_schedule(config.beta_start, 1.0, config.beta_updates),
         prepare=prepare,
         published_whole=False,
+        watched={
+            "policy": lambda obs, _: policy.body.plain(policy.normalized(obs)),
+            "critic": lambda obs, action: critic.body.plain(policy.normalized(obs), squashed(action)),
+        },
     )
 
 

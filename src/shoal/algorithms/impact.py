@@ -27,7 +27,15 @@ from shoal.algorithms.interface import Learner, LearnerContext
 from shoal.algorithms.learner import Loss
 from shoal.algorithms.optimizer import TargetNetwork
 from shoal.networks import ActorCritic
-from shoal.ops import ActionDistribution, clipped_surrogate_loss, discounts, masked_mean, normalized, vtrace
+from shoal.ops import (
+    ActionDistribution,
+    clipped_surrogate_loss,
+    discounts,
+    explained_variance,
+    masked_mean,
+    normalized,
+    vtrace,
+)
 from shoal.types import EnvSpec
 
 
@@ -86,6 +94,7 @@ def impact_loss(
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), mask)
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "target_kl": drift}
+    metrics |= {"explained_variance": explained_variance(trace.targets, values[:-1], mask), "value_mean": values.mean()}
     return Loss(total, None, metrics)
 
 

@@ -39,6 +39,7 @@ from shoal.networks import ActorCritic
 from shoal.ops import (
     ActionDistribution,
     discounts,
+    explained_variance,
     masked_mean,
     normalized,
     policy_gradient_loss,
@@ -114,6 +115,7 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
     entropy = masked_mean(used * distribution.entropy(params), mask)
     total = policy + config.value_cost * value - config.entropy_cost * entropy
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "rho": masked_mean(trace.rhos, used)}
+    metrics |= {"explained_variance": explained_variance(trace.targets, values[:-1], used), "value_mean": values.mean()}
     if config.laser.enabled:
         metrics["laser_used"] = masked_mean(used, mask)
     if config.clear.enabled:

@@ -29,6 +29,8 @@ from shoal.types import Array, EnvSpec, Sample
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 """Of a hidden layer."""
+Forward = Callable[[torch.Tensor, torch.Tensor], object]
+"""A network's forward pass on observations [B, *obs_shape] and actions [B, ...], as they are stored."""
 LearningRate = Annotated[float, Field(gt=0, le=1, description="The optimizer's step size at the start.")]
 
 CenterImages = Annotated[
@@ -145,6 +147,8 @@ class Learner(Protocol):
     published_whole: bool
     """Whether `module` is all that is learned; targets and optimizers may be older. False: there are also critics, say,
     which fit only the policy of the same update."""
+    watched: Mapping[str, Forward]
+    """Learned networks by name, whose activations are looked at for units that are dead."""
 
     @property
     def module(self) -> nn.Module:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from shoal.algorithms.batches import to_tensors
 from shoal.algorithms.capture import Captured
 from shoal.algorithms.compiled import Compiled
-from shoal.algorithms.interface import LearnerContext, LearnerState, StepResult
+from shoal.algorithms.interface import Forward, LearnerContext, LearnerState, StepResult
 from shoal.algorithms.optimizer import FlatParameters, Optimizer, Rule, TargetNetwork, clip_gradient
 from shoal.algorithms.state import load_module, module_tensors
 from shoal.networks import mark_as_learned
@@ -115,6 +115,7 @@ class GradientLearner:
         beta: Schedule | None = None,
         prepare: Preparation | None = None,
         published_whole: bool = True,
+        watched: Mapping[str, Forward] | None = None,
     ) -> None:
         """Args:
         networks: all that a checkpoint holds beside optimisers, by name, on the context's device; `policy` is what
@@ -125,9 +126,11 @@ class GradientLearner:
         beta: exponent of the importance weights; None: there are none.
         prepare: applied to every batch.
         published_whole: see `Learner`.
+        watched: see `Learner`.
         """
         self._networks, self._targets, self._context = networks, targets, context
         self._beta, self._prepare, self.published_whole = beta, prepare, published_whole
+        self.watched = watched or {}
         on_gpu = context.device.type == "cuda"
         self._parts = [_Part(objective, context) for objective in objectives]
         self._periods = [*(part.objective.period for part in self._parts), *(target.period for target in targets)]

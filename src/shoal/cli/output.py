@@ -69,6 +69,8 @@ def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) ->
         typer.echo(f"  {name:<11} {text}")
     if summary.error:
         typer.echo(f"  {'error':<11} {summary.error}")
+    for text in summary.health:
+        typer.echo(f"\n{text}")
     if not summary.updates:
         least = settings.replay.min_size
         lacked = f"replay.min_size = {least} steps were" if summary.env_steps < least else "a first batch was"

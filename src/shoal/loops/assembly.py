@@ -86,6 +86,7 @@ def build_actor(plan: Plan, index: int) -> Actor:
 def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
     """The learner, which continues from its last checkpoint if there is one."""
     # Here, so that the other roles start without numba: see `shoal.replay`.
+    from shoal.loops.health import Probe
     from shoal.loops.learner import LearnerLoop
     from shoal.loops.sharing_group import SharingGroup
     from shoal.replay import Prefetcher, Replay
@@ -130,7 +131,8 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
     source = PacedReplay(replay, make_pace(plan, ledger), ledger)
     batches = Prefetcher(source, settings.learner.prefetch) if settings.learner.prefetch else source
     weights = BoardModule(learner.module, plan.paths.board)
-    return LearnerLoop(learner, batches, weights, ledger, settings.learner, plan.paths.checkpoints, group)
+    probe = Probe(learner, prioritized) if settings.health.enabled else None
+    return LearnerLoop(learner, batches, weights, ledger, settings.learner, plan.paths.checkpoints, group, probe)
 
 
 def build_evaluator(plan: Plan, index: int = 0) -> Evaluator:

@@ -13,6 +13,7 @@ import torch
 from shoal.algorithms.interface import Learner, StepResult
 from shoal.errors import ShoalError
 from shoal.loops.checkpoint import CheckpointState, save_checkpoint
+from shoal.loops.health import Health, Probe
 from shoal.loops.reports import LearnerReport
 from shoal.loops.restoring import restore
 from shoal.loops.settings import LearnerSettings
@@ -24,6 +25,9 @@ from shoal.types import Sample
 
 WAIT_SECONDS = 0.001
 """Between two attempts to draw a batch."""
+LOOK_STEPS = 1_000
+"""Environment steps between two looks at the learner's health where a piece of work is a number of updates: inline, and
+there metrics must not depend on the clock. Otherwise there is one look per report."""
 
 
 class _Means:
@@ -57,6 +61,7 @@ class LearnerLoop:
         settings: LearnerSettings,
         checkpoints: Path,
         group: SharingGroup | None = None,
+        probe: Probe | None = None,
     ) -> None:
         """Goes on where the run's last learner stopped: see `restoring`.
 
@@ -68,11 +73,14 @@ class LearnerLoop:
             settings: the `learner` section.
             checkpoints: their folder.
             group: the runs this one shares replay with.
+            probe: looks at the learner's health.
         """
         self._learner, self._source, self._weights, self._ledger = learner, source, weights, ledger
         self._settings, self._checkpoints = settings, checkpoints
         self._group, self._notes_given = group, set[str]()
         self._notes = restore(learner, weights, checkpoints)
+        self._probe, self._next_look = probe, 0
+        self._health: Health | None = None
         self._means = _Means()
         self._staleness = 0.0
         self._ruined = False
@@ -100,6 +108,8 @@ class LearnerLoop:
             if not math.isnan(sample.weights_version):  # else all rows are of other runs, with other weights
                 stale, aged = stale + max(0.0, self._weights.board.version - sample.weights_version), aged + 1
             self._update(sample)
+            if not done and self._probe and (updates is None or self._ledger.env_steps >= self._next_look):
+                self._health, self._next_look = self._probe.look(sample), self._ledger.env_steps + LOOK_STEPS
             done += 1
         metrics = self._means.take()
         if done:
@@ -114,6 +124,7 @@ class LearnerLoop:
             notes=self._take_notes(),
             replay=self._source.metrics(),
             shared=self._group.metrics() if self._group else {},
+            health=self._health,
         )
 
     @property

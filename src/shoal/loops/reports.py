@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from shoal.loops.health import Health
 from shoal.types import Episode
 
 
@@ -92,13 +93,17 @@ class LearnerReport(Report):
     replay: Mapping[str, float] = field(default_factory=dict)
     """What the source of the batches reports: rows, dropped priorities, the length of a queue."""
 
+    health: Health | None = None
+    """The newest look at the learner's networks and draws."""
+
     @property
     def logged(self) -> Mapping[str, float]:
         """What its last updates read; nothing if there were none."""
         if not self.updates:
             return {}
         replay = {f"replay/{name}": value for name, value in self.replay.items()}
-        return {"train/staleness": self.staleness, **replay, **self.shared}
+        health = self.health.logged if self.health else {}
+        return {"train/staleness": self.staleness, **replay, **self.shared, **health}
 
 
 @dataclass(frozen=True)

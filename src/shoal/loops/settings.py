@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
@@ -104,6 +104,15 @@ class ShareSettings(_Section):
     run_id: str = Field("", description="The name others see; empty: the run folder's.")
 
 
+class HealthSettings(_Section):
+    """Watching whether learning goes well; docs/metrics.md lists what is watched."""
+
+    SHORTHAND: ClassVar[str] = "enabled"
+
+    enabled: bool = Field(True, description="Whether to watch, and to say what is wrong and what may help.")
+    patience: int = Field(20_000, ge=1, description="Environment steps that something is wrong before it is said.")
+
+
 class RunSettings(_Section):
     """A complete run, as saved in `config.yaml`."""
 
@@ -117,6 +126,7 @@ class RunSettings(_Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     stop: StopSettings = StopSettings()
     share: ShareSettings = ShareSettings()
+    health: HealthSettings = HealthSettings()
     seed: int = Field(1, ge=0, description="Seed of everything random.")
     runtime: Literal["ray", "inline"] = Field("ray", description="ray: a process per role; inline: one, reproducible.")
     address: str | None = Field(None, description="Address of a running Ray cluster; null starts one on this machine.")

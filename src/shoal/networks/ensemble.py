@@ -93,7 +93,7 @@ class EnsembleMLP(nn.Module):
         if first is not None:
             layers = [weight[:first] for weight in layers]
         if torch.compiler.is_compiling() or torch.is_autocast_enabled(layers[0].device.type):
-            return self._plain(parts, layers)
+            return self.plain(*parts, layers=layers)
         weight, rows = layers[0], parts[0].shape[0]
         # Not on a GPU: its allocator does the same, and a captured update must own the memory it was captured with.
         on_cpu, ones = weight.device.type == "cpu", self._ones
@@ -110,8 +110,9 @@ class EnsembleMLP(nn.Module):
         out: Tensor = _Layers.apply(x, call, *layers)  # type: ignore[no-untyped-call]
         return out
 
-    def _plain(self, parts: Sequence[Tensor], layers: Sequence[Tensor]) -> Tensor:
-        """The same in plain operations, which a compiler fuses and autocast casts."""
+    def plain(self, *parts: Tensor, layers: Sequence[Tensor] | None = None) -> Tensor:
+        """The same in plain operations, which a compiler fuses and autocast casts. `layers`: other weights."""
+        layers = self._layers if layers is None else layers
         x = torch.cat(tuple(parts), dim=1).expand(layers[0].shape[0], -1, -1)
         for number, weight in enumerate(layers):
             if number:

@@ -27,6 +27,7 @@ from shoal.ops.exploration import epsilon_ladder as epsilon_ladder
 from shoal.ops.moments import Moments as Moments
 from shoal.ops.moments import merged_moments as merged_moments
 from shoal.ops.policy_learning import clipped_surrogate_loss as clipped_surrogate_loss
+from shoal.ops.policy_learning import explained_variance as explained_variance
 from shoal.ops.policy_learning import masked_mean as masked_mean
 from shoal.ops.policy_learning import normalized as normalized
 from shoal.ops.policy_learning import policy_gradient_loss as policy_gradient_loss

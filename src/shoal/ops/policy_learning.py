@@ -116,6 +116,26 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask.bool(), x * mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
+def explained_variance(targets: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """How well values predict their targets: 1 - Var(target - value) / Var(target), at least -1.
+
+    Args:
+        targets: [T, B]
+        values: [T, B]
+        mask: [T, B] as for `masked_mean`.
+
+    Returns:
+        [] 1 if the values differ from the targets by a constant at most, 0 or less if a constant predicts as well.
+    """
+    check_axes(targets=(targets, "TB"), values=(values, "TB"), mask=(mask, "TB"))
+    with torch.no_grad():
+        count, both = mask.sum().clamp(min=1), torch.stack((targets - values, targets))  # [2, T, B]
+        mean = (both * mask).sum(dim=(1, 2), keepdim=True) / count
+        unexplained, whole = ((both - mean) * mask).square().sum(dim=(1, 2)) / count
+        explained: Tensor = 1.0 - unexplained / whole.clamp(min=1e-8)
+        return explained.clamp(min=-1.0)
+
+
 def normalized(x: Tensor, mask: Tensor) -> Tensor:
     """Zero mean and unit deviation over the rows that count; 0 elsewhere.
 

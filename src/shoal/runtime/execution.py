@@ -107,6 +107,7 @@ def execute(
             earlier = read_metrics(folder.metrics_jsonl)
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
             supervisor = Supervisor(plan, ledger, log, progress, needed, wall)
+            supervisor.health.recall(earlier)
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, roster, folder, signals)
         if _is_complete(settings, summary, before):

@@ -40,6 +40,7 @@ class Summary:
     ray_calls: int | None = None
     startup_seconds: float | None = None
     best_checkpoint: str | None = None
+    health: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in (known := get_args(Status)):

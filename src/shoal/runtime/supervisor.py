@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import singledispatchmethod
 
 import numpy as np
@@ -18,7 +18,8 @@ from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import Share, Waits
 from shoal.runtime.evaluation_schedule import RECENT_EPISODES, EvaluationSchedule
-from shoal.runtime.metrics import MetricsLog
+from shoal.runtime.health import HealthWatch
+from shoal.runtime.metrics import MetricsLog, mean_metrics
 from shoal.runtime.progress import Progress, Snapshot
 from shoal.runtime.run_folder import Status, Summary
 
@@ -53,6 +54,8 @@ class Supervisor:
         self.doing = ""
         """What the run is doing, if that is not training; shown."""
         self._trained_until: float | None = None
+        self.health = HealthWatch(plan.settings, plan.spec)
+        """Judges every line of metrics."""
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
@@ -97,6 +100,7 @@ class Supervisor:
     @_count.register
     def _count_actor(self, report: ActorReport) -> None:
         self._returns.extend(episode.episode_return for episode in report.episodes)
+        self.health.begin(episode.episode_return for episode in report.episodes)
         self._lengths.extend(episode.length for episode in report.episodes)
         self._waits.actors.add(report.waited, report.seconds)
         self._waits.served.add(report.served, report.seconds)
@@ -255,13 +259,14 @@ class Supervisor:
             "time/actor_wait_fraction": self._waits.actors.value,
             "time/restarts": self.restarts,
         }
-        values |= _means(self._logged.values())
+        values |= mean_metrics(self._logged.values())
         self._write(steps, values)
         self._metric_sums, self._metric_updates = {}, 0
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         self._log.write(step, values, self.wall)
-        for text in self._log.take_notes():
+        layers = self._learner.health.layers if self._learner and self._learner.health else ()
+        for text in (*self._log.take_notes(), *self.health.judge(step, values, layers)):
             self.note(text)
 
     def show(self) -> None:
@@ -319,6 +324,7 @@ class Supervisor:
             replay_bytes=self._replay_bytes,
             error=error,
             ray_calls=self.ray_calls if self.settings.runtime == "ray" else None,
+            health=self.health.complaints,
             startup_seconds=None if self._first_step is None else self._first_step - self._began,
         )
 
@@ -329,12 +335,3 @@ class Supervisor:
         then, steps, updates = self._rates[0]
         seconds = max(1e-9, (self._trained_until or time.monotonic()) - then)
         return (self.ledger.env_steps - steps) / seconds, (self.ledger.updates - updates) / seconds
-
-
-def _means(logged: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Each metric, averaged over the roles that report it."""
-    found: dict[str, list[float]] = {}
-    for metrics in logged:
-        for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
