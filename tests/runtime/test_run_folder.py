@@ -207,7 +207,7 @@ def test_summary_has_exactly_the_promised_fields(tmp_path: Path) -> None:
     promised = (
         "status env_steps episodes updates wall_seconds train_return_mean eval_return_mean eval_return_std "
         "steps_per_second updates_per_second samples_per_insert staleness_mean learner_wait_fraction "
-        "actor_wait_fraction bottleneck restarts replay_bytes error ray_calls startup_seconds best_checkpoint"
+        "actor_wait_fraction bottleneck restarts replay_bytes error ray_calls startup_seconds best_checkpoint health"
     ).split()
     assert [field.name for field in fields(Summary)] == promised
     written = json.loads(RunFolder(tmp_path).write_summary(SUMMARY).read_text())
