@@ -72,6 +72,7 @@ class HealthWatch:
 
     def __init__(self, settings: RunSettings, spec: EnvSpec) -> None:
         self._settings, self._spec, self._config = settings, spec, settings.algorithm
+        self._largest_entropy = sum(math.log(choices) for choices in spec.action_nvec or (max(1, spec.num_actions),))
         self._images = len(spec.obs_shape) == 3
         self._courses: dict[str, _Course] = {}
         self._first: list[float] = []
@@ -128,7 +129,7 @@ class HealthWatch:
         self._longest = max(self._longest, values.get("rollout/ep_len_mean", 0.0))
         if "health/dead_units" in values:
             yield self._dead(values["health/dead_units"], layers)
-        if "train/entropy" in values and self._spec.num_actions > 1:
+        if "train/entropy" in values and self._largest_entropy > 0:
             yield from self._entropy(values)
         if "train/explained_variance" in values:
             found = values["train/explained_variance"]
@@ -168,7 +169,7 @@ class HealthWatch:
     def _entropy(self, values: Mapping[str, float]) -> Iterator[_Finding]:
         """The metric counts 0 where LASER has rejected a step."""
         used = values.get("train/laser_used", 1.0)
-        share = values["train/entropy"] / math.log(self._spec.num_actions) / used if used > 0 else math.nan
+        share = values["train/entropy"] / self._largest_entropy / used if used > 0 else math.nan
         stuck = self._stuck(values)
         result = f"while returns are no better than at the start ({self._first_return or 0.0:.1f})"
         what = f"the policy has been certain of its actions (entropy {share:.1%} of the largest) {result}"
