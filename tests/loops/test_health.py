@@ -125,3 +125,21 @@ def test_few_images_are_enough() -> None:
         sample = Sample(Transition(obs, zeros, zeros, zeros, obs), Keys.empty(1000), zeros, 1, 0.0)
         Probe(Watched(), prioritized=False).look(sample)  # type: ignore[arg-type]
         assert rows * 0.9 < seen.pop() <= rows
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("compile", [False, True])
+def test_on_a_gpu_looking_changes_nothing_either(tmp_path: Path, compile: bool) -> None:
+    weights = []
+    for enabled in (True, False):
+        settings = reach(replay=FREE, learner={"device": "cuda", "compile": compile}, health={"enabled": enabled})
+        plan, _ = prepared(tmp_path / str(enabled), settings)
+        learner, actor = build_learner(plan), build_actor(plan, 0)
+        actor.run(steps=300)
+        report = learner.run(updates=12)
+        assert ("health/dead_units" in report.logged) == enabled
+        weights.append([one.clone() for one in learner._learner.module.parameters()])  # type: ignore[attr-defined]
+        learner.close()
+        actor.end()
+    for with_probe, without in zip(*weights, strict=True):
+        torch.testing.assert_close(with_probe, without)
