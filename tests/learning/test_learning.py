@@ -42,7 +42,8 @@ CONTINUOUS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("algo", VALUE_BASED)
 def test_it_learns_the_corridor(tmp_path: Path, algo: str) -> None:
-    folder, summary = run(tmp_path, corridor(algo=algo, stop={"steps": 6000, "mean_return": 1.0}))
+    ends = {"stop": {"steps": 6000, "mean_return": 1.0}, "evaluation": {"every_steps": 4000}}
+    folder, summary = run(tmp_path, corridor(algo=algo, **ends))
     assert summary.status == "solved" and summary.eval_return_mean == 1.0
     assert json.loads(folder.summary_json.read_text())["status"] == "solved"
     assert summary.samples_per_insert == pytest.approx(8, rel=0.05)

@@ -54,7 +54,7 @@ def settings_of(
             "actor": {"weights_period": 1},
             "learner": {"batch_size": 8, "publish_every": 1},
             "replay": {"capacity": 4000, "min_size": 1, "samples_per_insert": None, "selectors": replay},
-            "evaluation": {"episodes": 8, "every_steps": 1000, "lanes": 8},
+            "evaluation": {"episodes": 8, "every_steps": 10_000, "lanes": 8},
             **more,
         }
     )

@@ -17,7 +17,8 @@ from shoal.run import Run
 from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary
 
-SHORT = {"stop.steps": 200, "replay.min_size": 100, "learner.batch_size": 16, "hidden": [16], "evaluation.episodes": 2}
+SHORT = {"defaults": "paper", "stop.steps": 200, "replay.min_size": 100, "learner.batch_size": 16}
+SHORT |= {"hidden": [16], "evaluation.episodes": 2}
 
 
 def train(tmp_path: Path, env: str, algo: str, form: str, **more: Any) -> tuple[Summary, Run]:
