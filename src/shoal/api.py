@@ -66,7 +66,7 @@ def train(
 
     Args:
         env_or_scenario: a Gymnasium id (`"CartPole-v1"`, `"my_package:MyEnv-v0"`), or a scenario's path or name.
-        algo: the algorithm; apex-dqn unless the scenario says otherwise.
+        algo: the algorithm; one that suits the environment unless the scenario names one.
         actors: actor processes.
         steps, seconds, stop_return: when to end: whichever comes first. With none of them, and none in a scenario, at
             the return where the environment counts as solved, and after a million steps at the latest.

@@ -31,6 +31,10 @@ SMALLEST_IMAGE = 8
 """Height and width from which a grid of numbers counts as an image."""
 
 
+LARGEST_PIXEL = 65_535.0
+"""A space with a larger bound than this does not say how large its values are."""
+
+
 @dataclass(frozen=True)
 class ObsPart:
     """One input of a network: a whole observation, or a part of one that is stored as one row of numbers.
@@ -67,7 +71,7 @@ class ObsPart:
     ) -> ObsPart:
         """An image if it looks like one: see `image_axes`. `bounds` are those of its space, if they are known."""
         low, high = bounds or ((0.0, 255.0) if dtype == "uint8" else (-math.inf, math.inf))
-        scaled = low >= 0 and 0 < high < math.inf
+        scaled = low >= 0 and 0 < high <= LARGEST_PIXEL
         axes = image_axes(shape, bounded=scaled)
         return ObsPart(name, tuple(shape), start, axes, 1.0 / high if axes and scaled else 1.0)
 

@@ -65,6 +65,21 @@ def test_one_hot_observations_are_not_normalised() -> None:
     assert normalises("CartPole-v1") and not normalises("FrozenLake-v1")
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 10, 100])
+def test_any_batch_can_be_set(batch: int) -> None:
+    """The ratios of selectors that nobody set follow it."""
+    selectors = settings_for("CartPole-v1", "impala", [f"batch_size={batch}"]).replay.selectors
+    draws = [one.ratio * batch for one in selectors]
+    assert draws[0] >= 1 and sum(draws) == pytest.approx(batch)
+    assert draws == pytest.approx([round(one) for one in draws])
+
+
+def test_reasons_of_a_copied_file_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "copied.yaml"
+    path.write_text("env: Pendulum-v1\nalgo: sac\nreasons: [of another run]\n")
+    assert not any("another" in reason for reason in load_scenario(path).reasons)
+
+
 def test_what_was_chosen_is_saved() -> None:
     settings = load_target("CartPole-v1")
     assert parse_yaml(dump_yaml(settings), "it")["reasons"] == list(settings.reasons) != []

@@ -239,3 +239,23 @@ def test_settings_refuse_nonsense() -> None:
     for fine in ("auto", 2.5, None):
         assert EnvSettings.model_validate({"id": "CartPole-v1", "reward_clip": fine}).reward_clip == fine
     assert all(field.description for field in EnvSettings.model_fields.values())
+
+
+class Single(gymnasium.Env[Any, Any]):
+    """Its observation is one number, without an axis."""
+
+    observation_space = spaces.Box(-1.0, 1.0, ())
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.float32(0.25), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.float32(0.5), 1.0, False, False, {}
+
+
+def test_an_observation_without_axes() -> None:
+    env = make_env(EnvSettings(id=f"{__name__}:Single"), 3, 0)
+    assert env.reset().tolist() == [0.25] * 3
+    assert env.step(np.zeros(3, np.int64)).obs.tolist() == [0.5] * 3

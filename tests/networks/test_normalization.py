@@ -45,12 +45,47 @@ def test_values_stay_when_the_statistics_move() -> None:
     torch.manual_seed(1)
     network = ActorCritic((4,), "float32", 2, share_torso=False, normalize_values=True).double()
     obs = torch.randn(32, 4, dtype=torch.float64)
-    before = network.value(obs, network.embed(obs))
     assert network.value_norm is not None
+    network.value_norm.observe(torch.randn(8, 4).double(), torch.ones(8, 4).double())
+    network.value_norm.follow(network.value_head)
+    before = network.value(obs, network.embed(obs))
     for size in (1e-3, 1.0, 1e4):
         network.value_norm.observe(torch.randn(8, 4).double() * size + 3 * size, torch.ones(8, 4).double())
         network.value_norm.follow(network.value_head)
     torch.testing.assert_close(network.value(obs, network.embed(obs)), before, rtol=1e-6, atol=1e-6)
+
+
+def test_the_first_returns_are_predicted_at_once() -> None:
+    """Before them no value is worth keeping: a reward of 10,000 in every step is not learned bit by bit."""
+    norm, head = ValueNorm(), torch.nn.Linear(3, 1)
+    norm.observe(10_000.0 + torch.randn(8, 4), torch.ones(8, 4))
+    norm.follow(head)
+    assert norm(head(torch.randn(32, 3))).mean().item() == pytest.approx(10_000.0, abs=10.0)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(100.0, 0.1), (500.0, 0.2), (1e4, 3.0), (1e5, 10.0)])
+def test_a_small_deviation_around_a_large_mean_is_found(mean: float, deviation: float) -> None:
+    torch.manual_seed(1)
+    norm, head = ValueNorm(), torch.nn.Linear(3, 1)
+    for _ in range(500):
+        norm.observe(mean + deviation * torch.randn(32, 8), torch.ones(32, 8))
+        norm.follow(head)
+    assert norm.scale.item() == pytest.approx(deviation, rel=0.1)
+
+
+@pytest.mark.parametrize("dueling", [True, False])
+@pytest.mark.parametrize("quantiles", [None, 5])
+def test_action_values_stay_when_the_statistics_move(dueling: bool, quantiles: int | None) -> None:
+    torch.manual_seed(1)
+    network = QNetwork((4,), "float32", 3, (16, 16), dueling, quantiles=quantiles, normalize_values=True)
+    obs = torch.randn(16, 4)
+    assert network.value_norm is not None
+    network.value_norm.observe(torch.randn(64), torch.ones(64))
+    network.follow_returns()
+    before = network(obs)
+    network.value_norm.observe(torch.randn(64) * 50 + 20, torch.ones(64))
+    network.follow_returns()
+    torch.testing.assert_close(network(obs), before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["actor-critic", "q"])

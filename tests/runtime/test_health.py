@@ -26,7 +26,7 @@ from shoal.loops.settings import RunSettings
 from shoal.runtime.execution import execute
 from shoal.runtime.health import HealthWatch
 from shoal.runtime.run_folder import RunFolder, Summary
-from shoal.types import EnvSpec
+from shoal.types import EnvSpec, ObsPart
 
 VECTOR = EnvSpec("Test-v0", (4,), "float32", 1, 4, (), reward_threshold=100.0)
 IMAGES = EnvSpec("Test-v0", (4, 84, 84), "uint8", 4, 4, ())
@@ -36,7 +36,7 @@ Line = dict[str, float]
 def watch(algo: str = "apex-dqn", spec: EnvSpec = VECTOR, **sections: Any) -> HealthWatch:
     settings = {"env": {"id": "Test-v0"}, "algo": algo, "health": {"patience": 1000}, **sections}
     found = HealthWatch(RunSettings.model_validate(settings), spec)
-    found.begin([10.0] * 50)
+    found.begin([8.0, 12.0] * 25)
     return found
 
 
@@ -133,6 +133,22 @@ def test_what_a_healthy_run_may_do(algo: str, line: Line) -> None:
     found = watch(algo) if algo != "sac" else watch(algo, spec=EnvSpec("T", (3,), "float32", 1, 0, (1,), (-1,), (1,)))
     said = judged(found, line)
     assert [text for text in said if "LASER" not in text] == []
+
+
+def test_an_offset_of_all_returns_does_not_hide_what_was_learned() -> None:
+    """From 20,010 to 20,020 is a thousandth, and all there is to learn."""
+    settings = {"env": {"id": "Test-v0"}, "algo": "impala", "health": {"patience": 1000}}
+    found = HealthWatch(RunSettings.model_validate(settings), VECTOR)
+    found.begin([20_007.0, 20_013.0] * 25)
+    solved = {"rollout/ep_rew_mean": 20_019.0, "eval/mean_reward": 20_020.0, "train/entropy": 1e-3}
+    assert judged(found, {"eval/mean_reward": 20_010.0, "rollout/ep_rew_mean": 20_010.0}, lines=2) == []
+    assert judged(found, solved, start=2) == []
+
+
+def test_images_beside_vectors_are_images() -> None:
+    part = ObsPart.of((8, 8, 3), "uint8")
+    both = EnvSpec("Test-v0", (200,), "uint8", 1, 4, (), obs_parts=(part,))
+    assert judged(watch("impala", both), STUCK | {"train/entropy": 0.99 * MAXIMUM}, lines=20) == []
 
 
 def test_an_evaluation_that_moves_is_none_that_stays() -> None:

@@ -122,7 +122,7 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
         assert batch.value is not None
         cloned = used if config.clear.on == "all" else used * batch.replayed
         policy_clone = masked_mean(cloned * distribution.kl(batch.behaviour, params), mask)
-        value_clone = masked_mean(cloned * (values[:-1] - batch.value).square(), mask)
+        value_clone = masked_mean(cloned * ((values[:-1] - batch.value) / network.value_scale).square(), mask)
         total = total + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
         metrics |= {"clear_policy": policy_clone, "clear_value": value_clone}
     return Loss(total, None, metrics)

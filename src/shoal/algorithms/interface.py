@@ -44,7 +44,7 @@ NormalizeObservations = Annotated[
 ]
 
 NormalizeValues = Annotated[
-    bool, Field(description="Values are predicted with mean 0 and deviation 1: any size of rewards will do.")
+    bool, Field(description="Values are predicted with mean 0 and deviation 1, whatever the size of rewards.")
 ]
 
 

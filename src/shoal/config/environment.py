@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -40,7 +40,9 @@ def look_without_import(env: Any) -> EnvSpec | None:
     return None if named.modules else look_at(env)
 
 
-def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool = False) -> Mapping[str, Any]:
+def suited_to(
+    spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool = False, batch: Any = None
+) -> Mapping[str, Any]:
     """The layer of settings that suit an environment and this machine, with the reasons.
 
     Args:
@@ -48,17 +50,27 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool 
         algorithm: the run's.
         named: whether the user named it.
         papers: whether what is not set keeps the papers' numbers.
+        batch: the user's `learner.batch_size`, if it is set: the ratios of suited selectors must divide it.
     """
     kind, reasons = described(spec), []
     if not named:
         reasons.append(f"algo = {algorithm.name}: the surest for {kind}.")
     suited = {} if papers else dict(algorithm.suited(spec))
+    if isinstance(batch, int) and batch > 0 and len(parts := suited.get("replay", {}).get("selectors", ())) == 2:
+        suited["replay"] = {**suited["replay"], "selectors": _divided(parts, batch)}
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
     if not papers and spec.sees_images and (actors := actors_for_images(usable_cores())) != 2:
         suited["actors"] = actors
         reasons.append(f"actors = {actors}, because this machine has {usable_cores()} cores.")
     return {**suited, "reasons": reasons}
+
+
+def _divided(parts: Sequence[Mapping[str, Any]], batch: int) -> list[Mapping[str, Any]]:
+    """Two selectors with the nearest ratios that divide a batch; the first one gets at least one draw."""
+    first = max(1, round(parts[0]["ratio"] * batch))
+    draws = (first, batch - first)
+    return [{**part, "ratio": number / batch} for part, number in zip(parts, draws, strict=True) if number]
 
 
 def actors_for_images(cores: int) -> int:

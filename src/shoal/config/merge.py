@@ -54,6 +54,8 @@ def layered(
         raise ConfigError(f"algo = {shown(named)} cannot be used: it must be a name that `shoal algorithms` lists.")
     algo: str = named or DEFAULT_ALGO
     suited: Mapping[str, Any] = {}
+    if look is not None:  # the reasons of a run whose config.yaml was copied were for its own environment
+        scenario = {key: value for key, value in scenario.items() if key != "reasons"}
     fields = Fields.of(algo)
     asked = overridden(_unfolded(scenario, fields), overrides, fields)[0]
     papers = asked.get("defaults") == "paper"
@@ -61,7 +63,9 @@ def layered(
     if spec is not None:
         algo = named or choose_algorithm(spec)
         fields = Fields.of(algo)
-        suited = suited_to(spec, get_algorithm(algo), named=named is not None, papers=papers)
+        learner = asked.get("learner")
+        batch = learner.get("batch_size") if isinstance(learner, Mapping) else None
+        suited = suited_to(spec, get_algorithm(algo), named=named is not None, papers=papers, batch=batch)
     definition = get_algorithm(algo)
     below = merged(merged(definition.defaults, suited), merged(_unfolded(scenario, fields), {"algo": algo}))
     data, problems = overridden(below, overrides, fields)

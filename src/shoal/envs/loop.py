@@ -56,7 +56,7 @@ class LoopVectorEnv(VectorEnv[Array, Array, Array]):
         for lane, env in enumerate(self.envs):
             self.lane = lane
             one, _ = env.reset(seed=None if seed is None else int(seed[lane]), options=options)
-            self._write(obs[lane], one)
+            self._write(obs[lane, ...], one)
         self._ended = [False] * self.num_envs
         self.lane = None
         return obs, {}
@@ -77,7 +77,7 @@ class LoopVectorEnv(VectorEnv[Array, Array, Array]):
                 if terminal or cut:
                     terminated[lane], truncated[lane] = terminal, cut
                     self._ended[lane] = True
-            self._write(obs[lane], one)
+            self._write(obs[lane, ...], one)
         self.lane = None
         return obs, rewards, terminated, truncated, {}
 

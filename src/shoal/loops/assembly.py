@@ -22,7 +22,7 @@ from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.remote_policy import RemotePolicy
 from shoal.loops.weights import BoardModule
-from shoal.networks.normalization import ObservationNorm
+from shoal.networks.normalization import ObservationNorm, ValueNorm
 from shoal.replay import Ledger, LedgerWord, ShardReader, ShardWriter
 from shoal.replay.back_pressure import BackPressure
 from shoal.replay.pace import Pace, QueuePace, RatePace
@@ -56,7 +56,7 @@ def make_policy(plan: Plan, context: PolicyContext) -> Policy:
     policy = settings.definition.make_policy(settings.algorithm, plan.spec, context)
     if settings.actor.precision == "bfloat16":
         policy.module.to(torch.bfloat16)
-        for norm in (one for one in policy.module.modules() if isinstance(one, ObservationNorm)):
+        for norm in (one for one in policy.module.modules() if isinstance(one, ObservationNorm | ValueNorm)):
             norm.float()  # a small spread around a large mean would be rounded away
     return policy
 

@@ -48,18 +48,19 @@ class ValueNorm(nn.Module):
     """A value head that predicts (return - mean) / scale, whatever the size of the rewards.
 
     "Learning values across many orders of magnitude", van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714
-    (PopArt): when the statistics move, the head's weights move the other way, so that no value changes.
+    (PopArt): when the statistics move, the head's weights move the other way, so that no value changes. Only the first
+    statistics change values: before them there were none.
     """
 
     mean: Tensor
     scale: Tensor
     seen: Tensor
     first: Tensor
-    second: Tensor
+    variance: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        for name, value in {"mean": 0.0, "scale": 1.0, "seen": 0.0, "first": 0.0, "second": 0.0}.items():
+        for name, value in {"mean": 0.0, "scale": 1.0, "seen": 0.0, "first": 0.0, "variance": 0.0}.items():
             self.register_buffer(name, torch.full((1,), value))
 
     def forward(self, normalized: Tensor) -> Tensor:
@@ -73,8 +74,12 @@ class ValueNorm(nn.Module):
         known = (rows > 0).float()  # 0: nothing to learn from this batch
         rate = known * torch.clamp(1.0 / (self.seen + 1.0), min=VALUE_RATE)
         rows = rows.clamp(min=1.0)
-        self.first.lerp_((returns * mask).sum() / rows, rate)
-        self.second.lerp_((returns.square() * mask).sum() / rows, rate)
+        mean = (returns * mask).sum() / rows
+        spread = ((returns - mean).square() * mask).sum() / rows
+        apart = mean - self.first
+        # No difference of squares: a small deviation around a large mean would be lost in rounding.
+        self.variance.copy_((1.0 - rate) * (self.variance + rate * apart.square()) + rate * spread)
+        self.first.add_(rate * apart)
         self.seen.add_(known)
 
     @torch.no_grad()
@@ -86,12 +91,14 @@ class ValueNorm(nn.Module):
             head: the layer that predicts values.
             differences: another layer, whose outputs are differences between values.
         """
-        deviation = (self.second - self.first.square()).clamp(min=SMALLEST_SCALE**2).sqrt()
-        scale, mean = torch.where(self.seen > 0, deviation, 1.0), self.first
+        scale = torch.where(self.seen > 0, self.variance.clamp(min=SMALLEST_SCALE**2).sqrt(), 1.0)
+        # Values from before the first returns mean nothing: the layers stay, and predict the new mean at once.
+        kept, shift = self.scale / scale, (self.mean - self.first) / scale
+        learned = self.seen > 1
+        kept, shift = torch.where(learned, kept, 1.0), torch.where(learned, shift, 0.0)
         for layer in (head,) if differences is None else (head, differences):
-            layer.weight.mul_(self.scale / scale)
-        if differences is not None:
-            differences.bias.mul_(self.scale / scale)
-        head.bias.copy_((head.bias * self.scale + self.mean - mean) / scale)
+            layer.weight.mul_(kept)
+            layer.bias.mul_(kept)
+        head.bias.add_(shift)
         self.scale.copy_(scale)
-        self.mean.copy_(mean)
+        self.mean.copy_(self.first)

@@ -8,6 +8,7 @@ may do, such as acting without doubt or an evaluation that stays at its best. Th
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -73,10 +74,12 @@ class HealthWatch:
     def __init__(self, settings: RunSettings, spec: EnvSpec) -> None:
         self._settings, self._spec, self._config = settings, spec, settings.algorithm
         self._largest_entropy = sum(math.log(choices) for choices in spec.action_nvec or (max(1, spec.num_actions),))
-        self._images = len(spec.obs_shape) == 3
+        self._images = spec.sees_images
         self._courses: dict[str, _Course] = {}
         self._first: list[float] = []
         self._first_return: float | None = None
+        self._spread = math.inf
+        """Of the first episodes' returns: a shift of all returns must not hide what was learned."""
         self._evaluations: list[float] = []
         self._still: float | None = None
         """The evaluation that those after it do not differ from."""
@@ -100,7 +103,7 @@ class HealthWatch:
         if self._first_return is None:
             self._first.extend(returns)
             if len(self._first) >= max(FIRST_EPISODES, 3 * self._settings.actors * self._settings.env.lanes):
-                self._first_return = sum(self._first) / len(self._first)
+                self._first_return, self._spread = statistics.fmean(self._first), statistics.pstdev(self._first)
 
     def judge(self, step: int, values: Mapping[str, float], layers: Sequence[Layer] = ()) -> list[str]:
         """Takes in one line of metrics; returns what is to be said now."""
@@ -209,7 +212,7 @@ class HealthWatch:
     def _evaluation(self, mean: float) -> Iterator[_Finding]:
         seen = self._evaluations
         seen.append(mean)
-        band = max(1e-6, BAND_OF_RANGE * (max(seen) - min(seen)), BAND * abs(mean))
+        band = max(1e-6, BAND_OF_RANGE * (max(seen) - min(seen)), min(BAND * abs(mean), self._spread))
         if self._still is None or abs(mean - self._still) > band:
             self._still = mean
             yield _Finding("evaluation", False)
@@ -234,7 +237,7 @@ class HealthWatch:
         return self._first_return is not None and not any(self._better(one, self._first_return) for one in now)
 
     def _better(self, now: float, first: float | None) -> bool:
-        return first is not None and now > first + max(1e-6, MARGIN * abs(first))
+        return first is not None and now > first + max(1e-6, min(MARGIN * abs(first), self._spread))
 
     def _names(self, name: str) -> str:
         """A setting of the algorithm, and its value."""
