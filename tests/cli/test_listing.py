@@ -41,6 +41,12 @@ def test_config_prints_what_train_takes(run_shoal: Shoal, tmp_path: Path) -> Non
     assert run_shoal("config", "cartpole_apex_dqn").code == 0
 
 
+def test_config_says_that_it_imports_nothing(run_shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("env: {id: 'somebody:Theirs-v0'}\nalgo: impala\n")
+    result = run_shoal("config", "own.yaml")
+    assert result.code == 0 and result.out.startswith("# somebody:Theirs-v0 is not imported here")
+
+
 def test_config_shows_where_a_run_would_end(run_shoal: Shoal) -> None:
     result = run_shoal("config", "apex-dqn", "stop={steps: null, seconds: null, mean_return: null}")
     assert "mean_return: 475.0" in result.out and "steps: 1000000" in result.out

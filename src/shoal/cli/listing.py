@@ -106,4 +106,6 @@ def config(
     loaded = load_named(name, settings or [])
     if ":" not in loaded.env.id:  # looking at settings imports no module; `shoal train` gives such a run its end
         loaded = with_default_stop(loaded, find_registration(loaded.env.id).reward_threshold)
+    if loaded.env.modules and loaded.defaults == "suited":
+        typer.echo(f"# {loaded.env.id} is not imported here: `shoal train` chooses what suits it for what is not set.")
     typer.echo(dump_yaml(loaded), nl=False)
