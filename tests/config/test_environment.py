@@ -74,6 +74,12 @@ def test_any_batch_can_be_set(batch: int) -> None:
     assert draws == pytest.approx([round(one) for one in draws])
 
 
+def test_a_replay_of_large_images_is_smaller() -> None:
+    large, set_by_user = load_target("CarRacing-v3"), load_target("CarRacing-v3", ["capacity=90_000"])
+    assert large.replay.capacity * 96 * 96 * 3 <= 2 << 30 and any("replay.capacity" in one for one in large.reasons)
+    assert set_by_user.replay.capacity == 90_000 and not any("capacity" in one for one in set_by_user.reasons)
+
+
 def test_reasons_of_a_copied_file_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "copied.yaml"
     path.write_text("env: Pendulum-v1\nalgo: sac\nreasons: [of another run]\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from shoal.algorithms import Algorithm
@@ -17,6 +19,9 @@ from shoal.types import EnvSpec
 FREE_CORES = 2
 """Of those that actors leave free where they take all: for the learner and the rest."""
 MOST_ACTORS = 14
+IMAGE_BYTES = 2 << 30
+"""What a replay of images takes at most, unless its capacity is set."""
+FEWEST_ROWS = 20_000
 
 
 Look = Callable[[Any], EnvSpec | None]
@@ -40,30 +45,44 @@ def look_without_import(env: Any) -> EnvSpec | None:
     return None if named.modules else look_at(env)
 
 
-def suited_to(
-    spec: EnvSpec, algorithm: Algorithm, *, named: bool, papers: bool = False, batch: Any = None
-) -> Mapping[str, Any]:
+def suited_to(spec: EnvSpec, algorithm: Algorithm, asked: Mapping[str, Any], *, named: bool) -> Mapping[str, Any]:
     """The layer of settings that suit an environment and this machine, with the reasons.
 
     Args:
         spec: the environment.
         algorithm: the run's.
-        named: whether the user named it.
-        papers: whether what is not set keeps the papers' numbers.
-        batch: the user's `learner.batch_size`, if it is set: the ratios of suited selectors must divide it.
+        asked: what is set, by the scenario and above it.
+        named: whether the algorithm is.
     """
-    kind, reasons = described(spec), []
+    kind, reasons, papers = described(spec), [], asked.get("defaults") == "paper"
     if not named:
         reasons.append(f"algo = {algorithm.name}: the surest for {kind}.")
     suited = {} if papers else dict(algorithm.suited(spec))
+    batch = _set(asked, "learner", "batch_size")
     if isinstance(batch, int) and batch > 0 and len(parts := suited.get("replay", {}).get("selectors", ())) == 2:
         suited["replay"] = {**suited["replay"], "selectors": _divided(parts, batch)}
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
-    if not papers and spec.sees_images and (actors := actors_for_images(usable_cores())) != 2:
+    actors = actors_for_images(usable_cores())
+    if not papers and spec.sees_images and asked.get("actors") is None and actors != 2:
         suited["actors"] = actors
         reasons.append(f"actors = {actors}, because this machine has {usable_cores()} cores.")
+    rows, usual = _rows_of_images(spec), _set(algorithm.defaults, "replay", "capacity") or 0
+    if not papers and rows < usual and _set(asked, "replay", "capacity") is None:
+        suited["replay"] = {**suited.get("replay", {}), "capacity": rows}
+        reasons.append(f"replay.capacity = {rows:,}: {IMAGE_BYTES >> 30} GiB of these images.")
     return {**suited, "reasons": reasons}
+
+
+def _set(asked: Mapping[str, Any], section: str, name: str) -> Any:
+    given = asked.get(section)
+    return given.get(name) if isinstance(given, Mapping) else None
+
+
+def _rows_of_images(spec: EnvSpec) -> float:
+    """Rows of images that a replay takes at most if its size is not set: an Atari frame has 7 KB, others megabytes."""
+    row = math.prod(spec.frame_shape) * np.dtype(spec.obs_dtype).itemsize
+    return max(FEWEST_ROWS, IMAGE_BYTES // row) if spec.sees_images else math.inf
 
 
 def _divided(parts: Sequence[Mapping[str, Any]], batch: int) -> list[Mapping[str, Any]]:

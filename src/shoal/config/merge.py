@@ -63,9 +63,7 @@ def layered(
     if spec is not None:
         algo = named or choose_algorithm(spec)
         fields = Fields.of(algo)
-        learner = asked.get("learner")
-        batch = learner.get("batch_size") if isinstance(learner, Mapping) else None
-        suited = suited_to(spec, get_algorithm(algo), named=named is not None, papers=papers, batch=batch)
+        suited = suited_to(spec, get_algorithm(algo), asked, named=named is not None)
     definition = get_algorithm(algo)
     below = merged(merged(definition.defaults, suited), merged(_unfolded(scenario, fields), {"algo": algo}))
     data, problems = overridden(below, overrides, fields)
