@@ -162,7 +162,11 @@ def sequence_learner(
 
 
 def suited_settings(
-    spec: EnvSpec, own: Mapping[str, Any], selectors: Sequence[Mapping[str, Any]], image_selectors: Any = None
+    spec: EnvSpec,
+    own: Mapping[str, Any],
+    selectors: Sequence[Mapping[str, Any]],
+    image_selectors: Sequence[Mapping[str, Any]],
+    batch_size: int,
 ) -> Mapping[str, Any]:
     """What learns on most environments, for both algorithms.
 
@@ -171,13 +175,14 @@ def suited_settings(
         own: settings that only one of them has.
         selectors: ways to draw. With vectors an update takes milliseconds: each step is used eight times.
         image_selectors: the same for images.
+        batch_size: sequences per update, for vectors.
     """
     if spec.sees_images:
         algorithm = {"torso": "small", "image_hidden": 256, "learning_rate": 6e-4, "entropy_cost": 0.003}
         return {
             "algorithm": {**algorithm, "center_images": True, **own},
             "learner": {"batch_size": 8, "publish_every": 4},
-            "replay": {"selectors": list(image_selectors or selectors)},
+            "replay": {"selectors": list(image_selectors)},
             "env": {"lanes": 16},
         }
     algorithm = {
@@ -188,7 +193,7 @@ def suited_settings(
     }
     return {
         "algorithm": {**algorithm, **own},
-        "learner": {"batch_size": 8, "prefetch": 0},
+        "learner": {"batch_size": batch_size, "prefetch": 0},
         "replay": {"selectors": list(selectors)},
     }
 

@@ -119,6 +119,11 @@ ALGORITHM = common.sequence_algorithm(
     suited=lambda spec: common.suited_settings(
         spec,
         own={"target_period": 64},
-        selectors=({"type": "circular", "ratio": 1.0, "slots": 8, "passes": 8},),
+        selectors=(
+            {"type": "circular", "ratio": 0.5, "slots": 8, "passes": 8},
+            {"type": "uniform", "ratio": 0.5, "capacity": 500},
+        ),
+        image_selectors=({"type": "circular", "ratio": 1.0, "slots": 8, "passes": 8},),
+        batch_size=16,
     ),
 )

@@ -149,6 +149,7 @@ ALGORITHM = common.sequence_algorithm(
         own={"laser": {"enabled": True}},
         selectors=({"type": "fifo", "ratio": 0.125}, {"type": "uniform", "ratio": 0.875, "capacity": 500}),
         image_selectors=({"type": "fifo", "ratio": 0.5}, {"type": "uniform", "ratio": 0.5, "capacity": 1000}),
+        batch_size=8,
     ),
     check_replay=check_replay,
     records_value=lambda config: config.clear.enabled,
