@@ -34,6 +34,16 @@ def test_a_batch_without_rows_changes_nothing() -> None:
     assert norm.seen.item() == 0 and norm.scale.item() == 1 and torch.equal(head.weight, before)
 
 
+def test_the_first_update_only_observes() -> None:
+    """Without a scale, large errors would fill the optimiser's memory."""
+    norm, head = ValueNorm(), torch.nn.Linear(3, 1)
+    assert (torch.tensor([1e9]) / norm.error_scale).item() == 0
+    norm.observe(1000.0 * torch.randn(8, 4), torch.ones(8, 4))
+    assert norm.error_scale.isinf().all()  # the same in the whole update
+    norm.follow(head)
+    assert norm.error_scale.item() == pytest.approx(norm.scale.item()) and norm.scale.item() > 100
+
+
 def test_equal_returns_do_not_make_noise_large() -> None:
     norm, head = ValueNorm(), torch.nn.Linear(3, 1)
     norm.observe(torch.zeros(4, 2), torch.ones(4, 2))

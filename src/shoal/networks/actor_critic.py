@@ -121,8 +121,8 @@ class ActorCritic(nn.Module):
 
     @property
     def value_scale(self) -> Tensor | float:
-        """The deviation of returns that the value head was made for; 1 where values are not normalised."""
-        return 1.0 if self.value_norm is None else self.value_norm.scale
+        """What errors of values are divided by; 1 where values are not normalised."""
+        return 1.0 if self.value_norm is None else self.value_norm.error_scale
 
     def recur(self, embedded: Tensor, state: State) -> State:
         """One step of the LSTM: [B, F] -> its new state, whose first part both heads read."""

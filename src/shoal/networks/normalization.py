@@ -57,15 +57,23 @@ class ValueNorm(nn.Module):
     seen: Tensor
     first: Tensor
     variance: Tensor
+    ready: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        for name, value in {"mean": 0.0, "scale": 1.0, "seen": 0.0, "first": 0.0, "variance": 0.0}.items():
-            self.register_buffer(name, torch.full((1,), value))
+        for name in ("mean", "scale", "seen", "first", "variance", "ready"):
+            self.register_buffer(name, torch.full((1,), 1.0 if name == "scale" else 0.0))
 
     def forward(self, normalized: Tensor) -> Tensor:
         """Values as they are."""
         return normalized * self.scale + self.mean
+
+    @property
+    def error_scale(self) -> Tensor:
+        """What errors are divided by: infinity before the first statistics. An update with errors of any size would
+        fill the optimiser's memory, which takes thousands of updates to forget it. So the first one only observes.
+        """
+        return torch.where(self.ready > 0, self.scale, torch.inf)
 
     @torch.no_grad()
     def observe(self, returns: Tensor, mask: Tensor) -> None:
@@ -102,3 +110,4 @@ class ValueNorm(nn.Module):
         head.bias.add_(shift)
         self.scale.copy_(scale)
         self.mean.copy_(self.first)
+        self.ready.copy_(self.seen > 0)

@@ -83,5 +83,5 @@ class QNetwork(nn.Module):
 
     @property
     def value_scale(self) -> Tensor | float:
-        """The deviation of returns that the head was made for; 1 where values are not normalised."""
-        return 1.0 if self.value_norm is None else self.value_norm.scale
+        """What errors of values are divided by; 1 where values are not normalised."""
+        return 1.0 if self.value_norm is None else self.value_norm.error_scale
