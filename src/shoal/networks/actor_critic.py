@@ -109,8 +109,11 @@ class ActorCritic(nn.Module):
 
     def value(self, obs: Tensor, embedded: Tensor) -> Tensor:
         """[M, *obs_shape] and its embedding (behind the LSTM, if there is one) -> [M]"""
+        return self._value_of(obs if self.value_torso is None else self._seen(obs), embedded)
+
+    def _value_of(self, seen: Tensor, embedded: Tensor) -> Tensor:
         if self.value_torso is not None:
-            embedded = self.value_torso(self._seen(obs))
+            embedded = self.value_torso(seen)
         out: Tensor = self.value_head(embedded)
         return (out if self.value_norm is None else self.value_norm(out)).squeeze(-1)
 
@@ -139,13 +142,13 @@ class ActorCritic(nn.Module):
             first: [T + 1, B] where an episode begins and the state with it.
         """
         steps, batch = obs.shape[:2]
-        flat = obs.flatten(0, 1)
-        embedded = self.embed(flat)
+        seen = self._seen(obs.flatten(0, 1))  # once, for both torsos
+        embedded = self.torso(seen)
         if self.lstm is not None:
             assert state is not None and first is not None
             embedded = self._recur_all(embedded.view(steps, batch, -1), state, first).flatten(0, 1)
         params = self.policy(embedded).float().view(steps, batch, -1)
-        return Unrolled(params, self.value(flat, embedded).float().view(steps, batch))
+        return Unrolled(params, self._value_of(seen, embedded).float().view(steps, batch))
 
     def _recur_all(self, embedded: Tensor, before: Tensor, first: Tensor) -> Tensor:
         state = before.chunk(2, dim=1)
