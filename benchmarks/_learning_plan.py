@@ -47,7 +47,7 @@ TASKS = {
 }
 SEEDS = 5
 RANDOM = "random"
-OURS = {False: ("apex-dqn", "apex-qr-dqn", "impala", "impact"), True: ("sac", "td3", "d4pg", "apex-dpg")}
+OURS = {False: ("apex-dqn", "apex-qr-dqn", "impala", "impact", "ppo", "a3c"), True: ("sac", "td3", "d4pg", "apex-dpg")}
 """Shoal's algorithms for discrete and for continuous actions, with nothing set."""
 PEERS = {False: ("sb3-dqn", "sb3-ppo"), True: ("sb3-sac", "sb3-td3")}
 """Stable-Baselines3 with nothing set: MlpPolicy on the CPU."""

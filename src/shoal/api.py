@@ -66,7 +66,7 @@ def train(
 
     Args:
         env_or_scenario: a Gymnasium id (`"CartPole-v1"`, `"my_package:MyEnv-v0"`), or a scenario's path or name.
-        algo: the algorithm; one that suits the environment unless the scenario names one.
+        algo: the algorithm, your own as `"module:NAME"`; one that suits the environment unless the scenario names one.
         actors: actor processes.
         steps, seconds, stop_return: when to end: whichever comes first. With none of them, and none in a scenario, at
             the return where the environment counts as solved, and after a million steps at the latest.
@@ -115,7 +115,8 @@ def resume(
 
 
 def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = False) -> Run:
-    """Opens a run. The modules it names are imported when its environment or its policy is first used.
+    """Opens a run. The modules it names are imported when its environment or its policy is first used; that of an
+    algorithm which is not Shoal's at once.
 
     Args:
         run: its folder, such as `runs/latest`.
@@ -153,7 +154,7 @@ def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tupl
     a run that was trusted once needs no trust again.
     """
     folder = RunFolder.open(path)
-    before = load_config(folder.path)
+    before = load_config(folder.path, trust=trust)
     settings = change_for_resume(before, overrides)
     if not trust:
         require_trust(folder.path, before, settings, overrides)

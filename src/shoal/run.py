@@ -68,7 +68,7 @@ class Run:
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self.settings = load_config(self.path)
+        self.settings = load_config(self.path, trust=trust)
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one

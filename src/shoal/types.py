@@ -244,10 +244,21 @@ UNKNOWN = np.empty(0, np.bool_)
 """The default of `Sample.fresh`; shared, so never written to."""
 
 
+class Gradients(NamedTuple):
+    """Gradients that other processes computed, each of its own steps; see `algorithms/pushes.py`."""
+
+    vectors: npt.NDArray[np.float32]
+    """[K, size]"""
+    rows: npt.NDArray[np.int64]
+    """[K] steps that each is the mean of."""
+    staleness: npt.NDArray[np.int64]
+    """[K] versions of the weights since those that it was computed with."""
+
+
 class Sample(NamedTuple):
     """One batch. Its arrays are reused: use or copy them before `ring - 1` more samples are drawn."""
 
-    data: Transition | Sequence
+    data: Transition | Sequence | Gradients
     keys: Keys
     probabilities: npt.NDArray[np.float64]
     size: int | npt.NDArray[np.int64]

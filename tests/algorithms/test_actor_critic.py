@@ -13,11 +13,13 @@ from shoal.algorithms import impact, impala
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import SequenceBatch, after_burn_in, to_tensors
 from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
+from shoal.errors import ConfigError
 from shoal.ops import discounts
 from shoal.types import FINAL, EnvSpec, Keys, Sample, Sequence
 
 CPU = LearnerContext(torch.device("cpu"))
 DISCRETE = EnvSpec("Fake-v0", (3,), "float32", 1, 2, ())
+SEVERAL = EnvSpec("Fake-v2", (3,), "float32", 1, 0, (2,), action_nvec=(2, 3))
 CONTINUOUS = EnvSpec("Fake-v1", (3,), "float32", 1, 0, (2,), (-1.0, 0.0), (3.0, 10.0))
 
 
@@ -86,6 +88,30 @@ def test_what_a_policy_records() -> None:
     feature = common.feature_column(config, CONTINUOUS)
     assert recorded["feature"].shape == (3, *feature.shape) and recorded["feature"].dtype == feature.dtype
     assert decision.action.shape == (3, 2) and not np.asarray(recorded["state"]).any()
+
+
+@pytest.mark.parametrize("lstm", [0, 4])
+@pytest.mark.parametrize("spec", [DISCRETE, SEVERAL])
+def test_lasting_noise_repeats_actions_and_the_policy_is_recorded(spec: EnvSpec, lstm: int) -> None:
+    config = impala.Config(repeat_exploration=True, lstm=lstm)
+    policy = impala.ALGORITHM.make_policy(config, spec, PolicyContext(lanes=64, seed=1))
+    state, obs, taken = policy.initial_state(64), np.ones((64, 3), np.float32), []
+    for step in range(40):
+        decision = policy.act(obs, state, np.full(64, step == 0), explore=True)
+        state = decision.state
+        taken.append(decision.action.reshape(64, -1))
+        recorded = policy.record(outcome(64))["behaviour"]
+        np.testing.assert_allclose(recorded, recorded[:1].repeat(64, 0), rtol=1e-5)  # of the state, not of the noise
+    again = (np.stack(taken)[1:] == np.stack(taken)[:-1]).all(axis=2).mean(axis=0)  # [N]
+    assert (again > 0.85).sum() > 16 and (again < 0.7).sum() > 16  # lanes with noise that lasts, and without
+    greedy = policy.act(obs, policy.initial_state(64), np.ones(64, bool), explore=False).action
+    assert (greedy == greedy[:1]).all()
+
+
+def test_lasting_noise_is_for_discrete_actions() -> None:
+    with pytest.raises(ConfigError, match="for discrete actions, and those of Fake-v1 are continuous"):
+        impala.ALGORITHM.columns(impala.Config(repeat_exploration=True), CONTINUOUS)
+    assert not impala.ALGORITHM.suited(CONTINUOUS)["algorithm"]["repeat_exploration"]
 
 
 def test_actions_are_scaled_to_the_bounds() -> None:

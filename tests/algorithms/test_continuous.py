@@ -161,7 +161,7 @@ def test_continuous_actions_are_refused_with_what_fits() -> None:
 @pytest.mark.parametrize("name", ["apex-dqn", "apex-qr-dqn", *NAMES])
 def test_several_choices_are_refused_with_what_fits(name: str) -> None:
     spec = spec_of(action_nvec=(3, 2), action_shape=(2,), action_low=(), action_high=())
-    with pytest.raises(ConfigError, match=r"Fake-v0 has 2 discrete choices in each\..* algorithms: impact, impala\."):
+    with pytest.raises(ConfigError, match=r"Fake-v0 has 2 discrete choices in each\..* a3c, impact, impala, ppo\."):
         get_algorithm(name).check(spec)
 
 

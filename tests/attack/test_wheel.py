@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def _environment() -> dict[str, str]:
 def readme_commands() -> list[list[str]]:
     """The README's `shoal` commands, in its order, each shortened; those that need its examples/ are left out."""
     found = commands((ROOT / "README.md").read_text(encoding="utf-8"))
-    return [[*one, *SHORT.get(one[0], [])] for one in found if not any("custom_env:" in word for word in one)]
+    examples = re.compile("(^|=)(" + "|".join(path.stem for path in (ROOT / "examples").glob("*.py")) + "):")
+    return [[*one, *SHORT.get(one[0], [])] for one in found if not any(examples.search(word) for word in one)]
 
 
 @pytest.mark.attack

@@ -100,3 +100,67 @@ def test_a_queue_cannot_be_asked_for_more_than_it_hands_out(
         settings_for("CartPole-v1", "impala", [*chosen, f"samples_per_insert={too_much}"])
     with pytest.raises(ConfigError, match="decides by itself"):
         settings_for("CartPole-v1", "impala", ["samples_per_insert=1"])
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "said"),
+    [
+        ("ppo", "replay=[{type: fifo}]", r"ppo learns from what its newest policy did, not from fifo: use replay="),
+        ("ppo", "replay=[{type: prioritized}]", "not from prioritized"),
+        ("ppo", "replay=[{type: rollout, ratio: 0.5}, {type: uniform, ratio: 0.5}]", "remove the other selectors"),
+        ("ppo", "learner.batch_size=32", "batch_size = 32 cannot be used with rollouts.*set it to lanes"),
+        ("ppo", "learner.batch.min=2", "the rollout's own `share`"),
+        ("ppo", "learner.batch.max=2", "set it to null"),
+        ("ppo", "prefetch=2", "prefetch = 2 .* set it to 0"),
+        ("ppo", "publish_every=2", "every rollout needs new weights"),
+        ("ppo", "weights_period=2", "every rollout needs new weights"),
+        ("ppo", "samples_per_insert=1", "learned from in one update"),
+        ("ppo", "min_size=100", "set it to 1"),
+        ("impala", "replay=[{type: rollout}]", "batch_size = 8 cannot be used with rollouts"),
+        ("apex-dqn", "replay=[{type: rollout}]", "apex-dqn learns from transitions: .* one of impala, impact, ppo"),
+    ],
+)
+def test_what_a_barrier_excludes(algo: str, given: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings_for("CartPole-v1", algo, [given])
+
+
+def test_a_rollout_takes_all_lanes() -> None:
+    settings = settings_for("CartPole-v1", "ppo", ["actors=3", "env.lanes=5", "replay=[{type: rollout, share: 0.4}]"])
+    assert settings.most_draws == 15 and settings.rows_per_batch == 15 * 64
+    assert check_environment(settings).fewest_draws(0) == 10
+    rollouts = ["replay=[{type: rollout}]", "batch_size=lanes", "prefetch=0"]
+    assert settings_for("CartPole-v1", "impala", rollouts).most_draws == 16, "A2C, with V-trace"
+
+
+@pytest.mark.parametrize(
+    ("algo", "given", "said"),
+    [
+        (
+            "apex-dqn",
+            ["learners=3"],
+            r"learners = 3 is more than actors = 2.*use actors=3 or more, or learners=2 or fewer",
+        ),
+        ("apex-dqn", ["learners=2", "runtime=inline"], r"runtime = inline has only one: use ray, or learners=1"),
+        ("apex-dqn", ["learners=2", "share.registry=somewhere"], r"share\.registry cannot be used with learners = 2"),
+        ("apex-dqn", ["learners=2", "learner.device=[cpu]"], r"one device of one kind for each of learners = 2"),
+        ("apex-dqn", ["learners=2", "learner.device=[cpu, cuda:0]"], r"for instance \[cuda:0, cuda:1\]"),
+        ("apex-dqn", ["learner.device=[cpu, vga]", "learners=2"], r"learner\.device = 'vga' cannot be used"),
+        ("impact", ["learners=2", "learner.compile=true"], r"set one of them to false, or learners=1"),
+        ("impala", ["learners=2", "batch_size=8"], r"batch_size = 8 does not divide among learners = 2.*use 16"),
+    ],
+)
+def test_what_several_learners_exclude(algo: str, given: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings_for("CartPole-v1", algo, [*given, "actors=2"])
+
+
+@pytest.mark.parametrize(
+    ("actors", "learners", "shares"), [(2, 1, [16]), (2, 2, [8, 8]), (3, 2, [10, 6]), (5, 3, [6, 6, 4])]
+)
+def test_learners_divide_a_batch_as_their_shards(actors: int, learners: int, shares: list[int]) -> None:
+    given = [f"actors={actors}", f"learners={learners}", "batch_size=16"]
+    plan = check_environment(settings_for("CartPole-v1", "apex-dqn", given))
+    assert [plan.learner_share(one, 16) for one in range(learners)] == shares
+    read = [actor for one in range(learners) for actor in plan.learner_actors(one)]
+    assert sorted(read) == [*range(actors)]

@@ -28,6 +28,10 @@ CHANGES = [
 @pytest.mark.parametrize("changes", [[], CHANGES], ids=["defaults", "changes"])
 @pytest.mark.parametrize("name", [*ALGORITHMS, *(name for name in scenario_names() if not name.startswith("sb3_"))])
 def test_round_trip(name: str, changes: list[str], tmp_path: Path) -> None:
+    if name.endswith("ppo") and changes:  # it refuses these selectors
+        changes = [*changes, "replay.selectors=[{type: rollout, lag: 1, share: 0.5}]"]
+    if name.endswith("a3c") and changes:
+        changes = [*changes, "replay.selectors=[{type: rollout}]"]
     settings = load_named(name, changes)
     path = tmp_path / "config.yaml"
     path.write_text(dump_yaml(settings), encoding="utf-8")

@@ -208,10 +208,19 @@ def test_a_name_of_several_settings_lists_them() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("batch_size=0", "learner.batch_size = 0 cannot be used: it must be a whole number from 1 to 65536."),
-        ("batch_size=a", "learner.batch_size = 'a' cannot be used: it must be a whole number from 1 to 65536."),
-        ("batch_size=1.5", "learner.batch_size = 1.5 cannot be used: it must be a whole number from 1 to 65536."),
-        ("batch_size=", "learner.batch_size = null cannot be used: it must be a whole number from 1 to 65536."),
+        ("batch_size=0", "learner.batch_size = 0 cannot be used: it must be a whole number from 1 to 65536 or lanes."),
+        (
+            "batch_size=a",
+            "learner.batch_size = 'a' cannot be used: it must be a whole number from 1 to 65536 or lanes.",
+        ),
+        (
+            "batch_size=1.5",
+            "learner.batch_size = 1.5 cannot be used: it must be a whole number from 1 to 65536 or lanes.",
+        ),
+        (
+            "batch_size=",
+            "learner.batch_size = null cannot be used: it must be a whole number from 1 to 65536 or lanes.",
+        ),
         ("seed=true", "seed = true cannot be used: it must be a whole number of at least 0."),
         ("gamma=2", "algorithm.gamma = 2 cannot be used: it must be a number from 0 to 1."),
         ("learning_rate=0", "algorithm.learning_rate = 0 cannot be used: it must be a number above 0 and at most 1."),

@@ -53,6 +53,7 @@ def test_a_run_is_ones_own_wherever_it_goes(run: Path, tmp_path: Path, home: Pat
         ("address: null", "address: 'somewhere:6379'", False),
         ("  path: null", "  path: elsewhere", False),
         ("registry: null", "registry: elsewhere", False),
+        ("  network: null", "  network: elsewhere:make", False),
         ("seed: 1", "seed: 2", True),
         ("batch_size: 512", "batch_size: 128", True),
     ],

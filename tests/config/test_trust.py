@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import fakes  # noqa: F401  a module that is imported
 
-from shoal.config.load import load_target, settings_for
+import shoal
+from shoal.config.load import load_config, load_named, load_target, settings_for
 from shoal.config.signature import write_config
 from shoal.config.trust import require_trust
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, UnknownName
 
 
 def _settings(env: str = "CartPole-v1", **changes: Any) -> Any:
@@ -25,6 +27,7 @@ REQUESTS = {
     "call 'system' of the module 'os'": _settings("os:system"),
     "import the module 'not_there', which runs": _settings(env__wrappers=["TimeLimit", "not_there:Wrapper"]),
     "call 'system' of the module 'os', and": _settings("os:system", env__kwargs={"command": "true"}),
+    "import the module 'theirs', which runs its code": _settings(algorithm__network="theirs:make_torso"),
     "use the wrapper RecordVideo with {video_folder: /}, where": _settings(
         env__wrappers=[{"name": "RecordVideo", "args": {"video_folder": "/"}}]
     ),
@@ -79,6 +82,7 @@ def test_what_is_imported_already_runs_no_more_code(tmp_path: Path) -> None:
         ("registry", "/elsewhere"),
         ("env.kwargs", {"file": "x.xml"}),
         ("env.wrappers", ["not_there:Wrapper"]),
+        ("network", "not_there:make_torso"),
     ],
 )
 def test_what_the_user_names_needs_no_consent(tmp_path: Path, name: str, value: Any) -> None:
@@ -121,3 +125,63 @@ def test_what_a_folder_lacks_does_not_make_it_a_scenario(tmp_path: Path, left: s
         (tmp_path / left).symlink_to("nowhere")
     with pytest.raises(ConfigError, match="does not carry your signature"):
         load_target(str(file))
+
+
+ALGORITHM_THAT_LEAVES_A_MARK = """
+import pathlib
+pathlib.Path(__file__).with_name("was_run").touch()
+from tests.own_code import ALGORITHM
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run's folder that names an algorithm, whose module is not imported yet."""
+    (tmp_path / "their_algorithm.py").write_text(ALGORITHM_THAT_LEAVES_A_MARK)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    write_config(run, settings_for("CartPole-v1", "their_algorithm:ALGORITHM", {"algorithm.bonus": 2}))
+    (run / "run.json").write_text("{}")
+    _forget(tmp_path)
+    yield run
+    _forget(tmp_path)
+
+
+def _forget(folder: Path) -> None:
+    sys.modules.pop("their_algorithm", None)
+    (folder / "was_run").unlink(missing_ok=True)
+
+
+def test_an_algorithm_is_not_imported_to_read_its_settings(theirs: Path) -> None:
+    """Which settings there are is known to the algorithm only, so here even reading needs trust."""
+    assert load_config(theirs).algorithm.model_dump()["bonus"] == 2  # one's own
+    _forget(theirs.parent)
+    (theirs / "config.signature").unlink()
+    config, mark = str(theirs / "config.yaml"), theirs.parent / "was_run"
+    attempts: dict[str, Callable[[], object]] = {
+        "add --trust": lambda: load_config(theirs),
+        "add --trust (from Python: trust=True). Or read the file": lambda: load_target(config, ["seed=3"]),
+        "code. Read the file and copy it elsewhere": lambda: load_named(config),
+        "trust=True": lambda: shoal.load(theirs),
+        "add --trust (": lambda: shoal.resume(theirs, steps=10),
+        "add --trust (from": lambda: shoal.train(config),
+    }
+    for remedy, attempt in attempts.items():
+        with pytest.raises(ConfigError) as refused:
+            attempt()
+        where = f"import the module 'their_algorithm' ({theirs.parent}/their_algorithm.py), which runs its code"
+        assert where in str(refused.value) and remedy in str(refused.value)
+    assert not mark.exists() and "their_algorithm" not in sys.modules
+    with pytest.raises(UnknownName, match="bonus"):  # of another algorithm: the file is read, and nothing imported
+        load_target(config, ["algo=apex-dqn"])
+    assert not mark.exists()
+    assert load_config(theirs, trust=True).algo == "their_algorithm:ALGORITHM" and mark.exists()
+
+
+def test_a_changed_name_is_not_ones_own(theirs: Path) -> None:
+    text = (theirs / "config.yaml").read_text()
+    (theirs / "config.yaml").write_text(text.replace("their_algorithm:ALGORITHM", "their_algorithm:OTHER"))
+    with pytest.raises(ConfigError, match="does not carry your signature"):
+        load_config(theirs)
+    assert not (theirs.parent / "was_run").exists()

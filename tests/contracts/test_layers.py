@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime", "analysis"),
     ("config",),
     ("run",),
-    ("api",),
+    ("api", "parts"),
     ("__init__",),
     ("cli",),
     ("__main__",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture(autouse=True)
 def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when an example is started as a script."""
+    """As when an example is started as a script; processes of Ray's find it, too."""
     monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]))
 
 
 def _example(name: str) -> Any:
@@ -40,6 +42,18 @@ def test_custom_env(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"return {total:g}\n"
 
 
+def test_own_algorithm(tmp_path: Path) -> None:
+    run = _example("own_algorithm").main("inline", steps=1_500, out=str(tmp_path))
+    assert run.summary.updates > 0 and run.settings.algo == "own_algorithm:ALGORITHM"
+    assert run.settings.algorithm.temperature == 0.2
+
+
+def test_own_network(tmp_path: Path) -> None:
+    run = _example("own_network").main("inline", steps=1_500, out=str(tmp_path))
+    assert run.summary.updates > 0
+    assert any("inner" in name for name, _ in run.make_policy().module.named_parameters())
+
+
 def test_selectors_picture(tmp_path: Path) -> None:
     """What the picture in the docs claims to show."""
     found = _example("selectors_picture").main(tmp_path / "selectors.png")
@@ -49,6 +63,21 @@ def test_selectors_picture(tmp_path: Path) -> None:
     assert found["fifo, three batches"] == {start: 1 for start in range(0, 24 * 6, 6)}
     assert min(drawn["newest.2"]) > 200
     assert len(drawn["elite1"]) < len(drawn["elite3"])  # the same ones again and again; others first
+
+
+@pytest.mark.learning
+def test_own_loop_apex_on_ray() -> None:
+    assert 0 < _example("own_loop_apex").main("ray", goal=60) < 500
+
+
+@pytest.mark.learning
+def test_own_loop_impala() -> None:
+    assert 0 < _example("own_loop_impala").main(goal=120) < 500
+
+
+@pytest.mark.learning
+def test_own_loop_a3c() -> None:
+    assert 0 < _example("own_loop_a3c").main(goal=120) < 500
 
 
 def test_every_example_has_a_test() -> None:

@@ -59,6 +59,30 @@ def test_every_role_and_then_the_driver_may_die_and_training_goes_on_to_solve(tr
     assert again.survivors() == []
 
 
+@pytest.mark.parametrize(("lag", "inference"), [(0, "served"), (1, "local")])
+def test_a_barrier_waits_for_restarts_and_for_nothing_else(train: Start, lag: int, inference: str) -> None:
+    """Whoever dies, and wherever in a rollout: both actors and the learner meet again."""
+    rollout = (
+        f"replay=[{{type: rollout, lag: {lag}}}]",
+        f"actor.inference={inference}",
+        "evaluation.every_steps=1000000",
+    )
+    training = train("train", "CartPole-v1", "--algo", "ppo", "--steps", "10000000", *rollout)
+    training.wait_for(lambda: steps(training) > 3000, "steps")
+    served = ["inference"] if inference == "served" else []
+    for role in ("actor 0", "learner", *served, "actor 1"):
+        training.kill_role(role)
+        before = steps(training)
+        training.wait_for(lambda before=before: steps(training) > before + 4000, f"rollouts after {role} died")
+    os.kill(training.process.pid, signal.SIGKILL)
+    training.process.wait()
+    assert training.survivors(40) == []
+    collected = steps(training)
+    again = train("resume", "runs/latest", "--steps", str(collected + 5000))
+    assert again.end() == 0, again.output
+    assert again.read("summary.json")["env_steps"] >= collected + 5000
+
+
 def test_a_role_that_cannot_be_built_ends_the_run_and_says_why(train: Start) -> None:
     training = train("train", "tests.cli.broken_env:Unbuildable-v0", "--steps", "1000", "--actors", "1")
     assert training.end(90) == 1, training.output

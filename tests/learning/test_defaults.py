@@ -33,7 +33,7 @@ class Scaled(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._observations * obs, self._rewards * float(reward), terminated, truncated, info
 
 
-@pytest.mark.parametrize("algo", ["impact", "impala"])
+@pytest.mark.parametrize("algo", ["a3c", "impact", "impala", "ppo"])
 def test_cartpole(tmp_path: Path, algo: str) -> None:
     """The others take longer: `make bench-learning`."""
     ends: dict[str, Any] = {"steps": 100_000, "stop_return": 300}
@@ -54,4 +54,31 @@ def test_units_do_not_matter(tmp_path: Path, rewards: float, observations: float
         out=tmp_path,
         settings={"env.wrappers": [scaled]},
     )
+    assert run.summary is not None and run.summary.status == "solved", run.summary
+
+
+class DistantGoal(gymnasium.Env[Any, Any]):
+    """A corridor of 51 fields, from its middle. The last one on the right pays 1, within 50 steps. Of 10,000 episodes
+    with random single actions, 5 get there.
+    """
+
+    observation_space = gymnasium.spaces.Discrete(51)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._at, self._steps = 25, 0
+        return self._at, {}
+
+    def step(self, action: Any) -> Any:
+        self._at, self._steps = max(0, self._at + (1 if action == 1 else -1)), self._steps + 1
+        there = self._at == 50
+        return self._at, float(there), there, self._steps == 50, {}
+
+
+@pytest.mark.parametrize("algo", ["impact", "impala"])
+def test_a_distant_goal_is_found(tmp_path: Path, algo: str) -> None:
+    ends: dict[str, Any] = {"steps": 30_000, "stop_return": 1.0}
+    name = "tests.learning.test_defaults:DistantGoal"
+    run = shoal.train(name, algo=algo, runtime="inline", quiet=True, out=tmp_path, **ends)
     assert run.summary is not None and run.summary.status == "solved", run.summary

@@ -29,10 +29,11 @@ def train(tmp_path: Path, env: str, algo: str, form: str, **more: Any) -> tuple[
     return execute(make_plan(loaded), folder, quiet=True), Run(folder.path, trust=True)
 
 
-@pytest.mark.parametrize("algo", ["apex-dqn", "impala"])
+@pytest.mark.parametrize("algo", ["a3c", "apex-dqn", "impala"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_observation(tmp_path: Path, form: str, algo: str) -> None:
-    short = {**SHORT, "replay.min_size": 1, "learner.batch_size": 2} if algo == "impala" else SHORT
+    short = {**SHORT, "replay.min_size": 1, "learner.batch_size": 2} if algo != "apex-dqn" else SHORT
+    short |= {"unroll": 8, "learner.batch_size": "lanes"} if algo == "a3c" else {}
     summary, run = train(tmp_path, "Lookout", algo, form, **short)
     assert summary.status == "finished" and summary.updates > 0
     env = run.make_env()
@@ -41,10 +42,11 @@ def test_every_observation(tmp_path: Path, form: str, algo: str) -> None:
     assert run.evaluate(2).returns
 
 
-@pytest.mark.parametrize("algo", ["impact", "impala"])
+@pytest.mark.parametrize("algo", ["a3c", "impact", "impala", "ppo"])
 @pytest.mark.parametrize("form", Switches.FORMS)
 def test_every_action(tmp_path: Path, form: str, algo: str) -> None:
     short = {**SHORT, "replay.min_size": 1, "learner.batch_size": 2}
+    short |= {"unroll": 8, "learner.batch_size": "lanes"} if algo in ("ppo", "a3c") else {}
     summary, run = train(tmp_path, "Switches", algo, form, **short)
     assert summary.status == "finished" and summary.updates > 0
     env = run.make_env()
@@ -55,9 +57,11 @@ def test_every_action(tmp_path: Path, form: str, algo: str) -> None:
 
 
 @pytest.mark.learning
-def test_several_choices_are_learned(tmp_path: Path) -> None:
-    more = {"learning_rate": 3e-3, "hidden": [64], "learner.batch_size": 8, "stop.steps": 60_000}
-    summary, _ = train(tmp_path, "Switches", "impala", "multi", **more, **{"stop.mean_return": 7.5})
+@pytest.mark.parametrize("algo", ["impala", "ppo"])
+def test_several_choices_are_learned(tmp_path: Path, algo: str) -> None:
+    more = {"hidden": [64], "stop.steps": 60_000}
+    more |= {"minibatches": 2} if algo == "ppo" else {"learning_rate": 3e-3, "learner.batch_size": 8}
+    summary, _ = train(tmp_path, "Switches", algo, "multi", **more, **{"stop.mean_return": 7.5})
     assert summary.status == "solved", summary
 
 

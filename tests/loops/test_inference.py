@@ -159,6 +159,29 @@ def test_each_actor_has_its_own_recurrent_state(tmp_path: Path) -> None:
     np.testing.assert_allclose(third[~ended], reference_state(server, 0, 2)[~ended], rtol=1e-5, atol=1e-7)
 
 
+def test_each_lane_keeps_its_noise_whoever_asks_with_it(tmp_path: Path) -> None:
+    plan, _ = prepared(tmp_path, served(algorithm={"repeat_exploration": True}))
+    server = assembly.build_inference(plan)
+    policies = [remote(plan, index) for index in range(2)]
+    held: Any = server._policy._held  # type: ignore[attr-defined]
+
+    def step(*indices: int, first: bool = False) -> np.ndarray:
+        for index in indices:
+            ask(policies[index], observations(index), first)
+        assert server.run(batches=5).batches == 1
+        for index in indices:
+            take(policies[index])
+        return held._noise.copy()
+
+    begun = step(0, 1, first=True)
+    held._left[:] = 5  # as if all lasted
+    np.testing.assert_array_equal(step(1), begun)
+    assert held._left.tolist() == [5] * LANES + [4] * LANES
+    renewed = step(1, first=True)
+    np.testing.assert_array_equal(renewed[:LANES], begun[:LANES])
+    assert (renewed[LANES:] != begun[LANES:]).all()
+
+
 def reference_state(server: InferenceServer, seed: int, steps: int) -> np.ndarray:
     """The LSTM's state after so many steps of one actor's observations, which are the same in each."""
     network = server._policy.module

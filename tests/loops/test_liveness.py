@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from shoal.config.checks import check_environment
 from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops import assembly
+from shoal.loops.gradient_board import GradientBoard, PushCounts
 from shoal.loops.plan import make_limiter
 from shoal.loops.settings import RunSettings
-from shoal.replay import LedgerWord
+from shoal.replay import LedgerWord, ShardReader
 
 ENV = "tests.fakes:TestCorridor-v0"
 TURNS = 4_000
@@ -36,6 +38,12 @@ class Turns:
     def restart_actors(self) -> None:
         """As if all were killed: every stream is broken, wherever it is."""
         self.actors = [assembly.build_actor(self.plan, index) for index in range(len(self.actors))]
+
+    def restart_learner(self) -> None:
+        """As if it was killed; a last checkpoint was saved."""
+        self.learner.save()
+        self.learner.close()
+        self.learner = assembly.build_learner(self.plan)
 
     def go_on(self, updates: int, *, only: int | None = None) -> None:
         """Until so many more updates were made; fails when they are not in so many turns."""
@@ -65,6 +73,8 @@ SELECTORS = {
         "[{type: circular, ratio: 0.5, slots: 2}, {type: attentive, ratio: 0.5, capacity: 2}]",
         "[{type: circular, on_full: drop, passes: 3, ratio: 0.5}, {type: newest, fraction: 0.01, ratio: 0.5}]",
     ],
+    "ppo": ["[{type: rollout}]", "[{type: rollout, lag: 1}]", "[{type: rollout, share: 0.3}]"],
+    "a3c": ["[{type: rollout}]"],
 }
 
 
@@ -72,21 +82,29 @@ SELECTORS = {
 def choices(draw: Any) -> tuple[str, list[str]]:
     """An algorithm, and settings that pull in different directions."""
     algo = draw(st.sampled_from(sorted(SELECTORS)))
-    settings = {
+    sizes = {
         "replay.selectors": draw(st.sampled_from(SELECTORS[algo])),
-        "replay.samples_per_insert": draw(st.sampled_from(["null", 0.25, 1, 2, 8, 64])),
-        "replay.min_size": draw(st.sampled_from([1, 7, 100])),
         "replay.capacity": draw(st.sampled_from([1_000, 4_000])),
-        "learner.batch_size": draw(st.sampled_from([1, 2, 16])),
-        "learner.batch.min": draw(st.sampled_from(["null", 1])),
-        "learner.prefetch": draw(st.sampled_from([0, 0, 0, 2])),  # seldom: each wait takes time
         "actors": draw(st.integers(1, 3)),
         "env.lanes": draw(st.sampled_from([1, 2, 5])),
     }
-    if algo == "impala":
+    settings = {
+        "replay.samples_per_insert": draw(st.sampled_from(["null", 0.25, 1, 2, 8, 64])),
+        "replay.min_size": draw(st.sampled_from([1, 7, 100])),
+        "learner.batch_size": draw(st.sampled_from([1, 2, 16])),
+        "learner.batch.min": draw(st.sampled_from(["null", 1])),
+        "learner.prefetch": draw(st.sampled_from([0, 0, 0, 2])),  # seldom: each wait takes time
+    }
+    settings = sizes if algo in ("ppo", "a3c") else sizes | settings
+    if algo == "a3c":
+        settings |= {
+            "k": draw(st.sampled_from([1, 2, 5, "actors"])),
+            "on_full": draw(st.sampled_from(["wait", "newest"])),
+        }
+    if algo != "apex-dqn":
         lstm = draw(st.sampled_from([0, 4]))
         settings |= {"unroll": draw(st.sampled_from([1, 5, 20])), "lstm": lstm, "hidden": "[4]"}
-        settings |= {"burn_in": draw(st.sampled_from([0, 3]))} if lstm else {}
+        settings |= {"burn_in": draw(st.sampled_from([0, 3]))} if lstm and algo == "impala" else {}
     else:
         settings |= {"n_step": draw(st.sampled_from([1, 3, 20, 64])), "hidden": "[4]"}
     return algo, [f"{name}={value}" for name, value in settings.items()]
@@ -126,6 +144,108 @@ def test_whatever_passes_validation_learns_and_goes_on(choice: tuple[str, list[s
             turns.go_on(3)
             turns.restart_actors()
             turns.go_on(3)
-            turns.go_on(3, only=0)  # the others are dead, or slow
+            waits = algo == "ppo" or (algo == "a3c" and "k=1" not in overrides and "on_full=wait" in overrides)
+            if not waits or "share" in str(overrides):  # else it waits for them: a run restarts its actors
+                turns.go_on(1 if algo == "ppo" else 3, only=0)  # the others are dead, or slow
         finally:
             turns.close()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_rollouts_are_of_the_newest_weights(tmp_path: Path, lag: int) -> None:
+    """The first row of a rollout is the bootstrap row of the one before, and may be one version older."""
+    selector = f"replay=[{{type: rollout, lag: {lag}}}]"
+    turns = Turns(tmp_path, settings_for(ENV, "ppo", [selector, "actors=2", "env.lanes=2", "unroll=6", "hidden=[4]"]))
+    for _ in range(5):
+        turns.go_on(1)
+        turns.restart_learner()  # repeats nothing that was learned from
+    turns.restart_actors()
+    turns.go_on(2)
+    turns.close()
+    for path in turns.plan.shards:
+        versions = ShardReader(path).columns["weights_version"][:, 0][:31].astype(int)  # before the restart of actors
+        assert versions[0] == 1, "no step before there are weights"
+        assert (np.diff(versions[1:].reshape(5, 6)) == 0).all(), versions
+
+
+def test_a_share_of_the_actors_is_enough(tmp_path: Path) -> None:
+    chosen = ["replay=[{type: rollout, share: 0.5}]", "actors=2", "env.lanes=2", "unroll=6", "hidden=[4]"]
+    turns = Turns(tmp_path, settings_for(ENV, "ppo", chosen))
+    turns.go_on(4, only=1)
+    turns.go_on(4)
+    turns.close()
+
+
+def test_all_actors_are_waited_for(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, settings_for(ENV, "ppo", ["actors=2", "env.lanes=2", "unroll=6", "hidden=[4]"]))
+    with pytest.raises(AssertionError, match="0 of 1 updates"):
+        turns.go_on(1, only=1)
+    turns.go_on(2)
+    turns.close()
+
+
+def counts_of(turns: Turns) -> list[PushCounts]:
+    return [GradientBoard(turns.plan.paths.gradients(index)).counts for index in range(turns.settings.actors)]
+
+
+@pytest.mark.parametrize(("on_full", "k"), [("wait", 1), ("wait", 2), ("wait", "actors"), ("newest", 1), ("newest", 7)])
+def test_gradients_keep_coming_whoever_is_restarted(tmp_path: Path, on_full: str, k: int | str) -> None:
+    rules = [f"on_full={on_full}", f"k={k}", "actors=3", "env.lanes=2", "unroll=6", "hidden=[4]"]
+    turns = Turns(tmp_path, settings_for(ENV, "a3c", rules))
+    turns.go_on(6)
+    turns.restart_learner()
+    turns.go_on(3)
+    turns.restart_actors()
+    turns.go_on(3)
+    if k != "actors":
+        turns.go_on(2, only=0 if k == 1 or on_full == "newest" else None)  # the others are dead, or slow
+    turns.close()
+    counts = counts_of(turns)
+    assert all(one.pushed == one.applied + one.dropped and one.waiting == 0 for one in counts)
+    taken = 3 if k == "actors" else k
+    assert sum(one.applied for one in counts) == turns.ledger.updates * taken
+
+
+def test_a_rollout_is_of_one_policy_and_a2c_is_never_stale(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, settings_for(ENV, "a3c", ["k=actors", "actors=2", "env.lanes=2", "unroll=6", "hidden=[4]"]))
+    turns.go_on(6)
+    assert turns.learner.run(updates=1).staleness == 0
+    turns.close()
+    for path in turns.plan.shards:
+        versions = ShardReader(path).columns["weights_version"][:, 0][:36].astype(int)
+        assert (versions.reshape(6, 6) == np.arange(1, 7)[:, None]).all(), versions
+    assert [one.dropped for one in counts_of(turns)] == [0, 0]
+
+
+def test_gradients_that_are_too_old_are_dropped_and_counted(tmp_path: Path) -> None:
+    """Actor 1 sleeps with its first gradient while actor 0 learns."""
+    rules = ["max_staleness=3", "on_full=newest", "actors=2", "env.lanes=1", "unroll=4", "hidden=[4]"]
+    turns = Turns(tmp_path, settings_for(ENV, "a3c", rules))
+    late = turns.actors[1]
+    late.run(steps=3)  # one short of a rollout
+    turns.go_on(8, only=0)
+    late.run(steps=1)
+    turns.learner.run(updates=1)
+    assert counts_of(turns)[1] == (1, 0, 1, 0)
+    late.run(steps=4)
+    turns.learner.run(updates=1)
+    assert counts_of(turns)[1] == (2, 1, 1, 0)
+    turns.close()
+
+
+def test_a_worker_that_does_not_wait_replaces_its_gradient(tmp_path: Path) -> None:
+    rules = ["on_full=newest", "actors=1", "env.lanes=1", "unroll=4", "hidden=[4]"]
+    turns = Turns(tmp_path, settings_for(ENV, "a3c", rules))
+    turns.actors[0].run(steps=40)
+    assert counts_of(turns)[0] == (10, 0, 9, 1)
+    turns.learner.run(updates=1)
+    assert counts_of(turns)[0] == (10, 1, 9, 0)
+    turns.close()
+
+
+def test_a_worker_that_waits_stops_at_its_gradient(tmp_path: Path) -> None:
+    turns = Turns(tmp_path, settings_for(ENV, "a3c", ["actors=1", "env.lanes=1", "unroll=4", "hidden=[4]"]))
+    turns.actors[0].run(steps=40)
+    assert turns.plan.pushes is not None and counts_of(turns)[0] == (1, 0, 0, 1)
+    turns.close()
+    assert counts_of(turns)[0] == (1, 0, 1, 0), "what nobody will apply is dropped"

@@ -10,8 +10,10 @@ import pytest
 from tests.damages import BOARD, LEDGER, SHARD, Damage, as_folder, name_of, remove, words
 from tests.fakes import corridor
 
+from shoal.config.load import settings_for
 from shoal.loops import assembly
 from shoal.loops.counts import Counts
+from shoal.loops.gradient_board import GradientBoard
 from shoal.loops.plan import make_plan
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
@@ -125,3 +127,23 @@ def test_headers_are_checked_while_a_writer_is_at_work(places: RunPaths) -> None
     writer.claim_row()  # and not published
     assert writer.header[Header.CLAIM] == writer.head + 1
     assert prepare(PLAN.at(places), ROLES, "run", pytest.fail) == []
+
+
+def test_gradients_that_wait_are_kept_and_damaged_ones_set_aside(tmp_path: Path) -> None:
+    settings = settings_for("tests.fakes:TestCorridor-v0", "a3c", ["actors=2", "hidden=[4]"])
+    places = RunPaths(tmp_path / "replay", tmp_path / "checkpoints")
+    places.replay.mkdir()
+    plan = make_plan(settings, places)
+    assert prepare(plan, ROLES, "run") == []
+    assert folder_bytes(places.replay) <= needed_bytes(plan, ROLES) <= folder_bytes(places.replay) + 64 * 1024
+    boards = [GradientBoard(places.gradients(index)) for index in range(2)]
+    for board in boards:
+        board.push(np.ones(board.size, np.float32), 1, 1)
+    assert prepare(plan, ROLES, "run") == []
+    words(w3=5)(places.gradients(1).with_suffix(".words"))
+    (note,) = prepare(plan, ROLES, "run")
+    assert "is damaged" in note and "set aside" in note
+    counts = [GradientBoard(places.gradients(index)).counts for index in range(2)]
+    assert counts == [(1, 0, 0, 1), (0, 0, 0, 0)]
+    other = make_plan(settings_for("tests.fakes:TestCorridor-v0", "a3c", ["actors=2", "hidden=[5]"]), places)
+    assert any("gradients of another network" in one for one in prepare(other, ROLES, "run"))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.ops import VTrace, discounts, vtrace
+from shoal.ops import VTrace, discounts, gae, vtrace
 
 
 class Rows(NamedTuple):
@@ -242,3 +242,41 @@ def test_refusals_name_the_argument() -> None:
             vtrace(x, values, x, x, x, **{name: 0.0})
     with pytest.raises(ValueError, match=r"lambda_ must be in \[0, 1\], got 2"):
         vtrace(x, values, x, x, x, lambda_=2.0)
+
+
+def slow_gae(rows: Rows, lambda_: float) -> Tensor:
+    """Sums of products, equation 16 of the paper; a masked row has no step, and nothing beyond it counts."""
+    values, reward, discount, mask = (x.tolist() for x in rows[1:])
+    found = torch.zeros_like(rows.reward)
+    for b in range(rows.reward.shape[1]):
+        for s in range(len(reward)):
+            factor = 1.0
+            for t in range(s, len(reward)):
+                if not mask[t][b]:
+                    break
+                found[s, b] += factor * (reward[t][b] + discount[t][b] * values[t + 1][b] - values[t][b])
+                factor *= discount[t][b] * lambda_
+    return found
+
+
+def test_gae_by_hand() -> None:
+    """Deltas 1 + 0.5 * 2 - 1 = 1, 2 + 0.5 * 3 - 2 = 1.5 and 3 + 0.5 * 4 - 3 = 2; the trace falls by a quarter."""
+    found = gae(*hand_rows()[1:], lambda_=0.5)
+    assert found.advantages.flatten().tolist() == [1 + 0.25 * (1.5 + 0.25 * 2), 1.5 + 0.25 * 2, 2.0]
+    assert torch.equal(found.targets, found.advantages + hand_rows().values[:-1])
+
+
+def test_gae_at_the_ends_of_episodes() -> None:
+    """A step that terminates counts its reward alone; one that is truncated bootstraps from the masked row after it."""
+    values, reward, ones = column(1, 2, 30, 4, 5), column(1, 1, 100, 1), column(1, 1, 1, 1)
+    mask = column(1, 1, 0, 1)
+    truncated = gae(values, reward, ones, mask, lambda_=1.0).advantages
+    assert truncated.flatten().tolist() == [1 + 1 + 30 - 1, 1 + 30 - 2, 0, 1 + 5 - 4]
+    terminated = gae(values, reward, column(1, 0, 1, 1), mask, lambda_=1.0).advantages
+    assert terminated.flatten().tolist() == [1 + 1 - 1, 1 - 2, 0, 1 + 5 - 4]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.integers(1, 3), st.sampled_from([0.0, 0.3, 0.95, 1.0]))
+def test_gae_is_the_sum_of_the_paper(seed: int, steps: int, batch: int, lambda_: float) -> None:
+    rows = random_rows(np.random.default_rng(seed), steps, batch)
+    torch.testing.assert_close(gae(*rows[1:], lambda_=lambda_).advantages, slow_gae(rows, lambda_))

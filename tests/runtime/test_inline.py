@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.fakes import corridor, reach
 
+from shoal.config.load import settings_for
 from shoal.errors import CheckpointError, EnvError
 from shoal.files import read_json
 from shoal.loops import evaluator
@@ -46,6 +47,24 @@ def test_one_seed_one_result(tmp_path: Path, algo: str) -> None:
     assert len(timeless(first)) >= 5
     assert timeless(first) == timeless(second)
     assert timeless(first) != timeless(other)
+
+
+@pytest.mark.parametrize("rules", [["k=1"], ["k=actors"], ["on_full=newest"]], ids=str)
+def test_gradients_come_in_the_same_order(tmp_path: Path, rules: list[str]) -> None:
+    """Also with an environment that fails: what is left of its rollout is not pushed."""
+    short = [
+        *rules,
+        "runtime=inline",
+        "stop.steps=1000",
+        "hidden=[8]",
+        "env.kwargs={fail_at: 90}",
+        "env_error_limit=99",
+    ]
+    settings = settings_for("tests.fakes:TestCorridor-v0", "a3c", [*short, "evaluation.episodes=2"])
+    first, second = (run(tmp_path, settings)[0] for _ in range(2))
+    assert timeless(first) == timeless(second)
+    last = timeless(first)[-1]
+    assert last["gradients/applied"] > 20 and last["gradients/dropped"] == 0
 
 
 def test_a_last_checkpoint_that_cannot_be_saved_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,10 @@ def test_a_baseline_comes_early_and_the_final_weights_come_last(
     ends = {"steps": None, "seconds": 15.0}
     settings = corridor(runtime="ray", report_seconds=1, stop=ends, evaluation={"every_steps": 100_000})
     summary = execute(make_plan(settings), folder)
-    steps = [row["step"] for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
+    evaluated = [row for row in read_metrics(folder.metrics_jsonl) if "eval/mean_reward" in row]
+    steps = [row["step"] for row in evaluated]
     assert summary.status == "finished" and steps[0] < 100_000 and steps[-1] == summary.env_steps
     shown = capsys.readouterr().out
-    assert f"{steps[0]:,} steps | evaluation: return" in shown and f"eval {1.0:g}" in shown
+    assert f"{steps[0]:,} steps | evaluation: return" in shown
+    assert f"eval {evaluated[-1]['eval/mean_reward']:.4g}" in shown  # how much is learned depends on the machine
     assert "| ETA 0:00:0" in shown

@@ -1,9 +1,8 @@
-"""What IMPALA and IMPACT share: settings, the network, a policy that records how it chose, and their wiring.
+"""What IMPALA, IMPACT, PPO and A3C share: settings, the network, a policy that records how it chose, and their wiring.
 
 What a policy records, beside the stream: `behaviour`, the parameters of the distribution it drew from (V-trace and
-CLEAR compare distributions, not only the probability of one action); `value` when CLEAR asks for it; `state`, that of
-the LSTM before each step; `raw_action` where actions are continuous, before they are scaled and cut to the
-environment's bounds; `feature` when a selector compares features.
+CLEAR compare distributions, not only one probability); `value` for CLEAR; `state` of the LSTM before each step;
+`raw_action` where actions are continuous, before they are cut to the bounds; `feature` for selectors that compare.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.batches import SequenceBatch
@@ -34,14 +33,19 @@ from shoal.algorithms.interface import (
     PolicyContext,
     Width,
 )
-from shoal.algorithms.learner import GradientLearner, Loss, Objective
+from shoal.algorithms.learner import Division, GradientLearner, Loss, Objective
 from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
+from shoal.algorithms.own_code import own_torso
+from shoal.algorithms.repeated_actions import HeldNoise, RepeatExploration
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic, center_images
 from shoal.ops import ActionDistribution, Categorical, DiagonalGaussian, MultiCategorical
 from shoal.replay import Column, Schema, SequenceView
 from shoal.types import Array, EnvSpec
+
+Total = Callable[[Tensor], Tensor]
+"""Sums a tensor over all learners."""
 
 
 class ActorCriticConfig(AlgorithmConfig):
@@ -66,6 +70,7 @@ class ActorCriticConfig(AlgorithmConfig):
     center_images: CenterImages = False
     normalize_observations: NormalizeObservations = False
     normalize_values: NormalizeValues = False
+    repeat_exploration: RepeatExploration = False
     lstm: int = Field(0, ge=0, le=4096, description="Width of the LSTM; 0 for none.")
     initial_log_std: float = Field(-0.5, ge=-5, le=2, description="Continuous actions: log of the first deviation.")
 
@@ -108,6 +113,7 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         normalize_observations=config.normalize_observations,
         normalize_values=config.normalize_values,
         parts=spec.inputs,
+        own=own_torso(config, spec),
     )
     if config.center_images:
         center_images(network)
@@ -116,6 +122,9 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
 
 def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) -> tuple[Column, ...]:
     """What the policy records beside the stream."""
+    if config.repeat_exploration and spec.continuous:
+        wrong = f"repeat_exploration = true is for discrete actions, and those of {spec.env_id} are continuous"
+        raise ConfigError(f"algorithm.{wrong}: set it to false.")
     recorded = [Column("behaviour", "float32", (make_distribution(spec).parameters,))]
     if value:
         recorded.append(Column("value", "float32"))
@@ -128,7 +137,7 @@ def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) ->
 
 def feature_column(config: ActorCriticConfig, spec: EnvSpec) -> Column:
     """What selectors that compare features read. Half precision: distances between rows need no more."""
-    with torch.device("meta"):
+    with torch.device("cpu" if config.network else "meta"):  # a torso of the user's may need real numbers
         return Column("feature", "float16", (make_network(config, spec).embedding,))
 
 
@@ -142,11 +151,14 @@ def sequence_learner(
     config: ActorCriticConfig,
     context: LearnerContext,
     network: ActorCritic,
-    loss: Callable[[SequenceBatch], Loss],
+    loss: Callable[[Any], Loss],
     targets: Mapping[str, nn.Module] | None = None,
     follows: tuple[TargetNetwork, ...] = (),
-) -> Learner:
-    """A learner of one network; `targets` are saved beside it, by name."""
+    divide: Callable[[SequenceBatch | None, int], Division] | None = None,
+    statistics: Statistics | None = None,
+    sums: int = 0,
+) -> GradientLearner:
+    """A learner of one network; `targets` are saved beside it, by name; the rest is GradientLearner's, Objective's."""
     objective = Objective(
         parameters=network,
         loss=loss,
@@ -154,11 +166,12 @@ def sequence_learner(
         epsilon=config.optimizer_epsilon,
         gradient_clip=config.gradient_clip,
         optimizer=config.optimizer,
+        sums=sums,
     )
-    statistics = Statistics(network, context)
+    statistics = statistics or Statistics(network, context)
     saved = {"policy": network, **(targets or {}), **statistics.saved}
     watched = {"network": lambda obs, _: network.embed(obs)}
-    return GradientLearner(saved, [objective], follows, context, prepare=statistics, watched=watched)
+    return GradientLearner(saved, [objective], follows, context, prepare=statistics, divide=divide, watched=watched)
 
 
 def suited_settings(
@@ -189,6 +202,7 @@ def suited_settings(
         "unroll": 32,
         "learning_rate": 5e-4,
         "normalize_values": True,
+        "repeat_exploration": not spec.continuous,
         "normalize_observations": not spec.unit_observations,
     }
     return {
@@ -205,6 +219,7 @@ def sequence_algorithm(
     make_learner: Callable[[Any, EnvSpec, LearnerContext], Learner],
     queue: Mapping[str, Any],
     suited: Callable[[EnvSpec], Mapping[str, Any]],
+    batch: Mapping[str, Any] | None = None,
     check_replay: Callable[[Any, tuple[str, ...]], None] = check_replay,
     records_value: Callable[[Any], bool] = lambda config: False,
 ) -> Algorithm:
@@ -217,6 +232,7 @@ def sequence_algorithm(
         make_learner: see `Algorithm`.
         queue: the selector that fresh sequences come from.
         suited: see `Algorithm`.
+        batch: settings of the learner that concern its batches.
         check_replay: see `Algorithm`.
         records_value: whether the policy records the value of each observation.
     """
@@ -237,10 +253,11 @@ def sequence_algorithm(
         feature_column=feature_column,
         steps_per_draw=lambda config: config.unroll,
         served=True,
+        synchronous=True,
         suited=suited,
         defaults={
             "actor": {"weights_period": 1},
-            "learner": {"batch_size": 32, "prefetch": 2, "publish_every": 1},
+            "learner": {"publish_every": 1, **(batch or {"batch_size": 32, "prefetch": 2})},
             "replay": {"selectors": [queue], "capacity": 100_000, "min_size": 1, "samples_per_insert": None},
         },
     )
@@ -265,6 +282,9 @@ class ActorCriticPolicy:
         self._device = torch.device("cpu")
         self._generator = torch.Generator().manual_seed(context.seed)
         self._recorded: dict[str, Array] = {}
+        self._held: HeldNoise | None = None
+        if config.repeat_exploration:
+            self._held = HeldNoise(context.lanes, self._distribution.parameters, context.seed)
 
     @property
     def module(self) -> nn.Module:
@@ -288,7 +308,14 @@ class ActorCriticPolicy:
         return self._network.embed(torch.from_numpy(obs).to(self._device)).float().cpu().numpy()
 
     @torch.inference_mode()
-    def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
+    def act(
+        self,
+        obs: Array,
+        state: Any,
+        first: npt.NDArray[np.bool_],
+        explore: bool,
+        lanes: npt.NDArray[np.int64] | None = None,
+    ) -> Decision:
         network, tensor = self._network, torch.from_numpy(obs).to(self._device, non_blocking=True)
         embedded = network.embed(tensor)
         recorded: dict[str, Array] = {}
@@ -305,7 +332,10 @@ class ActorCriticPolicy:
         recorded["behaviour"] = params.cpu().numpy()
         if self._value:
             recorded["value"] = network.value(tensor, embedded).float().cpu().numpy()
-        drawn = self._distribution.sample(params, self._generator) if explore else self._distribution.mode(params)
+        if explore and self._held is not None:
+            drawn = self._distribution.mode(params + torch.from_numpy(self._held(first, lanes)).to(self._device))
+        else:
+            drawn = self._distribution.sample(params, self._generator) if explore else self._distribution.mode(params)
         action: Array = drawn.cpu().numpy()
         if self._bounds is not None:
             recorded["raw_action"] = action

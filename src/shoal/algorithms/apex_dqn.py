@@ -43,6 +43,7 @@ from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
 from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
+from shoal.algorithms.own_code import own_torso
 from shoal.networks import QNetwork, center_images
 from shoal.ops import double_q_target, huber, linear_schedule, q_learning_target, td_error
 from shoal.replay import Column, NStepView
@@ -89,6 +90,7 @@ def q_network(config: ValueConfig, spec: EnvSpec, quantiles: int | None = None) 
         normalize_observations=config.normalize_observations,
         normalize_values=config.normalize_values,
         parts=spec.inputs,
+        own=own_torso(config, spec),
     )
     if config.center_images:
         center_images(network)
@@ -101,9 +103,7 @@ def observe_returns(network: QNetwork, returns: Tensor) -> None:
         network.value_norm.observe(returns, torch.ones_like(returns))
 
 
-def dqn_loss(
-    network: QNetwork, target: QNetwork, batch: TransitionBatch, *, double: bool, huber_delta: float
-) -> Loss:
+def dqn_loss(network: QNetwork, target: QNetwork, batch: TransitionBatch, *, double: bool, huber_delta: float) -> Loss:
     """Huber loss of the (double) Q-learning error, per sample."""
     q_tm1 = network(batch.obs)  # [B, A]
     with torch.no_grad():
@@ -119,8 +119,12 @@ def dqn_loss(
 
 def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """What learns on most environments. With vectors the paper's settings need ten times as many steps."""
-    if spec.sees_images:
-        return {"algorithm": {"center_images": True}}
+    if spec.sees_images:  # measured on Pong: docs/algorithms/apex-dqn.md
+        return {
+            "algorithm": {"center_images": True, "adam_epsilon": 1e-5, "target_period": 1_000},
+            "learner": {"batch_size": 128},
+            "replay": {"samples_per_insert": 6},
+        }
     algorithm = {
         "learning_rate": 5e-4,
         "adam_epsilon": 1e-5,
@@ -153,7 +157,16 @@ def value_algorithm(
     make_loss: MakeLoss,
     suited: Mapping[str, Any] | None = None,
 ) -> Algorithm:
-    """An Ape-X Q-learner: its algorithms differ in the network, the loss, and what of that suits vectors."""
+    """An Ape-X Q-learner: its algorithms differ in the network, the loss, and what of that suits vectors.
+
+    Args:
+        name: as on the command line.
+        summary: one line.
+        config: its hyper-parameters.
+        make_network: from those and the environment to the network; `q_network` is one.
+        make_loss: from those and the learner's device to the loss.
+        suited: hyper-parameters that suit vectors, where they are not the family's.
+    """
 
     def make_learner(config: ValueConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
         network = make_network(config, spec).to(context.device)
@@ -170,9 +183,7 @@ def value_algorithm(
         statistics = Statistics(network, context)
         saved = {"policy": network, "target": target, **statistics.saved}
         watched = {"network": lambda obs, _: network(obs)}
-        return GradientLearner(
-            saved, [objective], [follows], context, beta=beta, prepare=statistics, watched=watched
-        )
+        return GradientLearner(saved, [objective], [follows], context, beta=beta, prepare=statistics, watched=watched)
 
     return Algorithm(
         name=name,

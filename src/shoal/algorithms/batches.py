@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,11 @@ class TransitionBatch(NamedTuple):
     next_obs: Tensor
     weights: Tensor | None = None
     """[B] importance weights; None: all are 1."""
+
+    @property
+    def draws(self) -> int:
+        """B."""
+        return self.reward.shape[0]
 
 
 class SequenceBatch(NamedTuple):
@@ -52,6 +58,11 @@ class SequenceBatch(NamedTuple):
     """As `state`, for the target network, where there is one."""
     weights: None = None
 
+    @property
+    def draws(self) -> int:
+        """B."""
+        return self.reward.shape[1]
+
     # Derived on the device: small arrays that are made on the CPU would each be one more copy to it.
 
     @property
@@ -67,6 +78,50 @@ class SequenceBatch(NamedTuple):
         return first
 
 
+class Minibatch(NamedTuple):
+    """A part of a rollout, with what was computed for the whole of it: N rows as [1, N], or N sequences as [T, N]."""
+
+    obs: Tensor
+    """[T, N, *obs_shape]"""
+    action: Tensor
+    """[T, N, ...]"""
+    log_prob: Tensor
+    """[T, N] of the action, by the policy that acted."""
+    advantage: Tensor
+    """[T, N]"""
+    target: Tensor
+    """[T, N] what the value should become."""
+    value: Tensor
+    """[T, N] the value before the first update."""
+    mask: Tensor
+    """[T, N] 1 where a row holds a step."""
+    first: Tensor
+    """[T, N] bool: where an episode begins."""
+    clip: Tensor
+    """[] how far the ratio may move from 1."""
+    state: Tensor | None
+    """[N, 2H] of the LSTM before the first row."""
+
+    @property
+    def draws(self) -> int:
+        """N."""
+        return self.mask.shape[1]
+
+    def at(self, places: Tensor) -> Minibatch:
+        """Some of it, by their places on the axis of N."""
+        state = None if self.state is None else self.state.index_select(0, places)
+        return self._each(lambda one: one.index_select(1, places))._replace(state=state)
+
+    def as_rows(self) -> Minibatch:
+        """The same rows without their order, [1, T * N]. For networks without an LSTM."""
+        return self._each(lambda one: one.flatten(0, 1).unsqueeze(0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
+        """The same change of all that is [T, N, ...]."""
+        rows = ("obs", "action", "log_prob", "advantage", "target", "value", "mask", "first")
+        return self._replace(**{name: change(getattr(self, name)) for name in rows})
+
+
 def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
     """Wraps a sample's arrays; large ones are not copied."""
     data = sample.data
@@ -78,6 +133,7 @@ def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
             torch.from_numpy(data.discount),
             torch.from_numpy(data.next_obs),
         )
+    assert isinstance(data, Sequence)
     return _sequences(data, torch.from_numpy(~sample.fresh))
 
 

@@ -32,6 +32,7 @@ from shoal.algorithms.kinds import require_kind
 from shoal.algorithms.learner import GradientLearner, Loss, Objective
 from shoal.algorithms.moments import RunningMoments
 from shoal.algorithms.optimizer import TargetNetwork
+from shoal.algorithms.own_code import own_torso
 from shoal.algorithms.repeated_actions import RepeatExploration
 from shoal.errors import ConfigError
 from shoal.networks import CriticNetwork, PolicyNetwork, Scratch
@@ -113,13 +114,15 @@ class NoiseConfig(ContinuousConfig):
 def policy_network(config: ContinuousConfig, spec: EnvSpec) -> PolicyNetwork:
     """A deterministic policy: [B, *obs_shape] -> [B, A] in [-1, 1]."""
     size, normalize = ActionBounds(spec).size, config.normalize_observations
-    return PolicyNetwork(spec.obs_shape, size, config.policy_hidden, config.activation, normalize=normalize, tanh=True)
+    own = own_torso(config, spec)
+    sizes = (spec.obs_shape, size, config.policy_hidden)
+    return PolicyNetwork(*sizes, config.activation, normalize=normalize, tanh=True, own=own)
 
 
 def critic_network(config: ContinuousConfig, spec: EnvSpec, members: int = 1, outputs: int = 1) -> CriticNetwork:
     """M critics: [B, F], [B, A] -> [M, B, outputs]."""
-    shape = (spec.obs_shape, ActionBounds(spec).size)
-    return CriticNetwork(*shape, config.critic_hidden, config.activation, members=members, outputs=outputs)
+    sizes, own = (spec.obs_shape, ActionBounds(spec).size, config.critic_hidden), own_torso(config, spec)
+    return CriticNetwork(*sizes, config.activation, members=members, outputs=outputs, own=own)
 
 
 def noisy_policy(config: NoiseConfig, spec: EnvSpec, context: PolicyContext) -> Policy:
@@ -180,7 +183,7 @@ def continuous_learner(
     for network in networks:
         network.body.work_in(scratch)
     moments = {} if policy.norm is None else {"moments": RunningMoments(policy.norm.mean).to(device)}
-    prepare = PreparedBatches(config, spec, policy, moments.get("moments"), device)
+    prepare = PreparedBatches(config, spec, policy, moments.get("moments"), context)
 
     named: dict[str, nn.Module] = {"policy": module, "critic": critic, "target_critic": networks.target_critic}
     targets = [TargetNetwork(networks.target_critic, critic, config.target_period, config.tau)]
@@ -221,8 +224,10 @@ def continuous_learner(
         prepare=prepare,
         published_whole=False,
         watched={
-            "policy": lambda obs, _: policy.body.plain(policy.normalized(obs)),
-            "critic": lambda obs, action: critic.body.plain(policy.normalized(obs), squashed(action)),
+            "policy": lambda obs, _: policy.body.plain(policy.features(policy.normalized(obs))),
+            "critic": lambda obs, action: critic.body.plain(
+                critic.features(policy.normalized(obs)), squashed(action)
+            ),
         },
     )
 
@@ -236,15 +241,17 @@ class PreparedBatches:
         spec: EnvSpec,
         policy: PolicyNetwork,
         moments: RunningMoments | None,
-        device: torch.device,
+        context: LearnerContext,
     ) -> None:
         self._scale, self._policy, self._moments = config.reward_scale, policy, moments
-        self._squashed = ActionBounds(spec).from_env(device)
+        self._squashed, self._exchange = ActionBounds(spec).from_env(context.device), context.exchange
 
-    def __call__(self, batch: TransitionBatch) -> TransitionBatch:
+    def __call__(self, batch: TransitionBatch | None) -> TransitionBatch | None:
         policy, kept = self._policy, self._moments
         if kept is not None and policy.norm is not None:
-            kept.include(batch.obs, policy.norm)
+            kept.include(None if batch is None else batch.obs, policy.norm, self._exchange)
+        if batch is None:
+            return None
         reward = batch.reward if self._scale == 1.0 else batch.reward * self._scale
         with torch.no_grad():
             obs, next_obs = policy.normalized(batch.obs), policy.normalized(batch.next_obs)

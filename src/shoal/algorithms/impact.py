@@ -54,9 +54,14 @@ class Config(ActorCriticConfig):
 
 
 def impact_loss(
-    network: ActorCritic, target: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution
+    network: ActorCritic,
+    target: ActorCritic,
+    batch: SequenceBatch,
+    config: Config,
+    distribution: ActionDistribution,
+    total: common.Total | None = None,
 ) -> Loss:
-    """Clipped surrogate against the target policy, value error and entropy."""
+    """Clipped surrogate against the target policy, value error and entropy; `total` sums over all learners."""
     mask, first = batch.mask, batch.first
     params, values = network.unroll(batch.obs, batch.state, first)
     params = params[:-1]
@@ -78,7 +83,7 @@ def impact_loss(
         if network.value_norm is not None:
             network.value_norm.observe(trace.targets, mask)
         if config.normalize_advantages:
-            advantages = normalized(advantages, mask)
+            advantages = normalized(advantages, mask, total)
     log_prob = distribution.log_prob(params, batch.action)
     surrogate = clipped_surrogate_loss(
         log_prob,
@@ -91,23 +96,25 @@ def impact_loss(
     policy = masked_mean(surrogate, mask)
     value = masked_mean(0.5 * ((trace.targets - values[:-1]) / network.value_scale).square(), mask)
     entropy = masked_mean(distribution.entropy(params), mask)
-    total = policy + config.value_cost * value - config.entropy_cost * entropy
+    loss = policy + config.value_cost * value - config.entropy_cost * entropy
     drift = masked_mean(distribution.kl(target_params[:-1], params.detach()), mask)
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "target_kl": drift}
     metrics |= {"explained_variance": explained_variance(trace.targets, values[:-1], mask), "value_mean": values.mean()}
-    return Loss(total, None, metrics)
+    return Loss(loss, None, metrics, mask.sum())
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
     network = common.make_network(config, spec).to(context.device)
     target, distribution = copy.deepcopy(network), common.make_distribution(spec)
+    total = None if context.exchange is None else context.exchange.total
 
     def loss(batch: SequenceBatch) -> Loss:
         batch = after_burn_in(network, batch, config.burn_in, target)
-        return impact_loss(network, target, batch, config, distribution)
+        return impact_loss(network, target, batch, config, distribution, total)
 
     follows = TargetNetwork(target, network, period=config.target_period)
-    return common.sequence_learner(config, context, network, loss, {"target": target}, (follows,))
+    sums = 3 * config.normalize_advantages
+    return common.sequence_learner(config, context, network, loss, {"target": target}, (follows,), sums=sums)
 
 
 ALGORITHM = common.sequence_algorithm(
@@ -118,9 +125,10 @@ ALGORITHM = common.sequence_algorithm(
     queue={"type": "circular", "ratio": 1.0, "slots": 4, "passes": 4},
     suited=lambda spec: common.suited_settings(
         spec,
-        own={"target_period": 64},
+        # Vectors: a new target after 512 fresh steps, not 2048. With 100,000 steps there would be only 48 of them.
+        own={"target_period": 64 if spec.sees_images else 16},
         selectors=(
-            {"type": "circular", "ratio": 0.5, "slots": 8, "passes": 8},
+            {"type": "circular", "ratio": 0.5, "slots": 2, "passes": 8},
             {"type": "uniform", "ratio": 0.5, "capacity": 500},
         ),
         image_selectors=({"type": "circular", "ratio": 1.0, "slots": 8, "passes": 8},),

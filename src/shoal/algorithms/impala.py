@@ -21,6 +21,7 @@ Deviations from the papers:
 6. `trace_lambda` below 1 shortens the trace, as in later work; 1 is the paper's.
 7. Where observations are vectors, policy and value have a torso each: one torso follows the larger of the two losses.
 8. An LSTM sees the torso's output, and not the last action and reward beside it.
+9. `repeat_exploration`: noise that lasts, see `HeldNoise`. Off by default.
 """
 
 from __future__ import annotations
@@ -92,8 +93,14 @@ def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
         )
 
 
-def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution) -> Loss:
-    """Policy gradient, value error, entropy, and cloning where it is asked for."""
+def impala_loss(
+    network: ActorCritic,
+    batch: SequenceBatch,
+    config: Config,
+    distribution: ActionDistribution,
+    total: common.Total | None = None,
+) -> Loss:
+    """Policy gradient, value error, entropy, and cloning where it is asked for; `total` sums over all learners."""
     params, values = network.unroll(batch.obs, batch.state, batch.first)
     params = params[:-1]
     log_prob = distribution.log_prob(params, batch.action)  # [T, B]
@@ -106,14 +113,14 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
     trace = vtrace(log_ratio, values, batch.reward, discount, used, lambda_=config.trace_lambda, **clips)
     advantages = trace.advantages / network.value_scale
     if config.normalize_advantages:
-        advantages = normalized(advantages, used)
+        advantages = normalized(advantages, used, total)
     if network.value_norm is not None:
         network.value_norm.observe(trace.targets, used)
 
     policy = masked_mean(used * policy_gradient_loss(log_prob, advantages), mask)
     value = masked_mean(used * 0.5 * ((trace.targets - values[:-1]) / network.value_scale).square(), mask)
     entropy = masked_mean(used * distribution.entropy(params), mask)
-    total = policy + config.value_cost * value - config.entropy_cost * entropy
+    loss = policy + config.value_cost * value - config.entropy_cost * entropy
     metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "rho": masked_mean(trace.rhos, used)}
     metrics |= {"explained_variance": explained_variance(trace.targets, values[:-1], used), "value_mean": values.mean()}
     if config.laser.enabled:
@@ -123,19 +130,20 @@ def impala_loss(network: ActorCritic, batch: SequenceBatch, config: Config, dist
         cloned = used if config.clear.on == "all" else used * batch.replayed
         policy_clone = masked_mean(cloned * distribution.kl(batch.behaviour, params), mask)
         value_clone = masked_mean(cloned * ((values[:-1] - batch.value) / network.value_scale).square(), mask)
-        total = total + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
+        loss = loss + config.clear.policy_cost * policy_clone + config.clear.value_cost * value_clone
         metrics |= {"clear_policy": policy_clone, "clear_value": value_clone}
-    return Loss(total, None, metrics)
+    return Loss(loss, None, metrics, mask.sum())
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
     network = common.make_network(config, spec).to(context.device)
     distribution = common.make_distribution(spec)
+    total = None if context.exchange is None else context.exchange.total
 
     def loss(batch: SequenceBatch) -> Loss:
-        return impala_loss(network, after_burn_in(network, batch, config.burn_in), config, distribution)
+        return impala_loss(network, after_burn_in(network, batch, config.burn_in), config, distribution, total)
 
-    return common.sequence_learner(config, context, network, loss)
+    return common.sequence_learner(config, context, network, loss, sums=3 * config.normalize_advantages)
 
 
 ALGORITHM = common.sequence_algorithm(

@@ -54,6 +54,7 @@ class AlgorithmConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
+    network: str | None = Field(None, description="A torso of your own, `module:function`; null: the package's.")
     learning_rate: LearningRate = 1e-4
     learning_rate_end: float = Field(
         0.0, ge=0, le=1, description="The step size after `schedule_updates`; another one falls by the same factor."
@@ -125,6 +126,20 @@ class Policy(Protocol):
         """The stream was broken: forget the steps before."""
 
 
+class ServedPolicy(Policy, Protocol):
+    """A policy for the lanes of several actors, of which not all ask at once."""
+
+    def act(
+        self,
+        obs: Array,
+        state: Any,
+        first: npt.NDArray[np.bool_],
+        explore: bool,
+        lanes: npt.NDArray[np.int64] | None = None,
+    ) -> Decision:
+        """As `Policy.act`; `lanes` [N] says which of its lanes these are. None: all."""
+
+
 class StepResult(NamedTuple):
     """The result of one update."""
 
@@ -141,6 +156,21 @@ class LearnerState(NamedTuple):
     scalars: dict[str, Any]
 
 
+class Exchange(Protocol):
+    """What the learners of one run tell each other within an update.
+
+    All of them make the same calls in the same order, also one that has no batch: its share is zeros.
+    """
+
+    rank: int
+    """Which of them this is."""
+    ranks: int
+    """How many there are."""
+
+    def total(self, vector: torch.Tensor) -> torch.Tensor:
+        """Replaces a tensor by its sum over all learners, and returns it. Every learner gets the same bits."""
+
+
 class Learner(Protocol):
     """Updates the weights from samples."""
 
@@ -154,8 +184,8 @@ class Learner(Protocol):
     def module(self) -> nn.Module:
         """The network the policies act with."""
 
-    def step(self, sample: Sample) -> StepResult:
-        """One update."""
+    def step(self, sample: Sample | None) -> StepResult:
+        """One update. None: this learner has no batch, and takes part in the update of the others."""
 
     def state(self) -> LearnerState:
         """Everything that makes the next update; no copy, so save it before the next one."""
@@ -178,6 +208,19 @@ class LearnerContext:
     """On a GPU, capture the update as a CUDA graph; on a CPU, compile its gradients."""
     prioritized: bool = True
     """Whether anybody wants priorities back."""
+    exchange: Exchange | None = None
+    """With the other learners of the run; None: there is one."""
+
+
+class PushRules(NamedTuple):
+    """How gradients go from the actors, which compute them, to the learner, which applies them."""
+
+    k: int
+    """Gradients in one update."""
+    on_full: Literal["wait", "newest"]
+    """Whether an actor waits until its gradient was applied, or goes on and replaces one that was not taken."""
+    max_staleness: int | None
+    """Gradients of weights that are more versions old are dropped; None: none are."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +242,9 @@ class Algorithm:
         feature_column: what selectors that compare features read; None: its policy records none.
         steps_per_draw: environment steps learned from in one draw: 1 for transitions, more for sequences.
         served: its policy can act in another process: what it records does not depend on what came of an action.
+        synchronous: it can learn from rollouts, with a barrier between actors and learner: it learns from sequences.
+        pushes: actors compute its gradients, and its learner is a `PushLearner`: the rules, from `config` and the
+            number of actors. None: the learner computes them.
         actions: which actions it learns, to name it to those who chose one that does not fit.
     """
 
@@ -216,4 +262,6 @@ class Algorithm:
     feature_column: Callable[[Any, EnvSpec], Column] | None = None
     steps_per_draw: Callable[[Any], int] = lambda config: 1
     served: bool = False
+    synchronous: bool = False
+    pushes: Callable[[Any, int], PushRules] | None = None
     actions: Literal["discrete", "continuous", "any"] = "any"

@@ -4,18 +4,25 @@
     batch = prepare(batch)          as networks see it: observations normalised, actions in [-1, 1]
     for each objective that is due:
         gradient                    of its loss: one vector, and the number of rows it stands for
-        exchange                    with other learners
+        exchange                    with other learners: the mean over the rows of all of them
         apply                       clip it, and one step of the optimiser
     each target network that is due moves towards the network it follows
     priorities = |TD errors|
 
+An algorithm may divide a batch into several that are learned from one after the other, as PPO does.
+
 An algorithm gives its networks, its objectives and its target networks. Everything else is here, once: importance
 weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA graphs on a GPU, checkpoints.
+
+Several learners make the update that one would make of all their batches (`LearnerContext.exchange`). What else is
+computed from a whole batch is exchanged, too: the largest importance weight, statistics of observations and returns,
+the moments of advantages. A learner without a batch (None) sends zeros. Metrics are of a learner's own batch, except
+the gradient's norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -25,10 +32,12 @@ from torch import Tensor, nn
 from shoal.algorithms.batches import to_tensors
 from shoal.algorithms.capture import Captured
 from shoal.algorithms.compiled import Compiled
+from shoal.algorithms.exchanged import MeanGradient, gather
 from shoal.algorithms.interface import Forward, LearnerContext, LearnerState, StepResult
 from shoal.algorithms.optimizer import FlatParameters, Optimizer, Rule, TargetNetwork, clip_gradient
 from shoal.algorithms.state import load_module, module_tensors
 from shoal.networks import mark_as_learned
+from shoal.networks.normalization import ValueNorm
 from shoal.ops import importance_weights
 from shoal.types import Sample
 
@@ -45,6 +54,8 @@ class Loss(NamedTuple):
     """[B] its size becomes the priority; None: the algorithm has none."""
     metrics: Mapping[str, Tensor]
     """Scalars to report."""
+    rows: Tensor | None = None
+    """What a scalar loss was divided by, if that is not the number of draws."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class Objective:
         optimizer: adam or rmsprop.
         name: prefix of its loss and gradient norm among the metrics.
         saved_as: name of its optimiser in a checkpoint.
+        sums: numbers that its loss sums over all learners, in one call (`ops.normalized` does).
     """
 
     parameters: nn.Module
@@ -74,16 +86,28 @@ class Objective:
     optimizer: Rule = "adam"
     name: str = ""
     saved_as: str = "optimizer"
+    sums: int = 0
 
 
 class Preparation(Protocol):
     """Turns a batch as it was stored into what networks see."""
 
     def __call__(self, batch: Any) -> Any:
-        """The same batch, prepared."""
+        """The same batch, prepared; None if there is none."""
 
     def weights_replaced(self) -> None:
         """The published network has new weights and statistics."""
+
+
+class Division(NamedTuple):
+    """One batch, to be learned from in several updates."""
+
+    batches: Iterable[Any]
+    """NamedTuples of tensors, each for one update; None where only other learners have a share of it."""
+    metrics: Mapping[str, Tensor]
+    """Scalars of the whole batch."""
+    enough: Callable[[Mapping[str, Tensor]], bool] = lambda metrics: False
+    """Whether to stop after an update with these metrics."""
 
 
 class Gradient(NamedTuple):
@@ -95,6 +119,8 @@ class Gradient(NamedTuple):
     """Scalar."""
     td_error: Tensor | None
     metrics: dict[str, Tensor]
+    rows: Tensor | int
+    """That the loss is a mean of. For one learner, to whom it means nothing, the number of draws."""
 
 
 class _Updated(NamedTuple):
@@ -114,6 +140,7 @@ class GradientLearner:
         *,
         beta: Schedule | None = None,
         prepare: Preparation | None = None,
+        divide: Callable[[Any, int], Division] | None = None,
         published_whole: bool = True,
         watched: Mapping[str, Forward] | None = None,
     ) -> None:
@@ -125,18 +152,27 @@ class GradientLearner:
         context: where to work, and how.
         beta: exponent of the importance weights; None: there are none.
         prepare: applied to every batch.
+        divide: from a prepared batch (or None), and the number of updates before it, to the batches of its updates.
+            Schedules and periods count it as one. None: one update of the whole.
         published_whole: see `Learner`.
         watched: see `Learner`.
         """
         self._networks, self._targets, self._context = networks, targets, context
-        self._beta, self._prepare, self.published_whole = beta, prepare, published_whole
+        self._beta, self._prepare, self._divide, self.published_whole = beta, prepare, divide, published_whole
         self.watched = watched or {}
         on_gpu = context.device.type == "cuda"
         self._parts = [_Part(objective, context) for objective in objectives]
         self._periods = [*(part.objective.period for part in self._parts), *(target.period for target in targets)]
-        captured = context.compile and on_gpu
-        self._run: Callable[..., _Updated] = Captured(self._update, context.device) if captured else self._update
+        update = self._update if divide is None else self._minimize
+        # What is exchanged passes through the host, or waits for others: then only the gradients are captured.
+        captured = context.compile and on_gpu and context.exchange is None
+        self._run: Callable[..., _Updated] = Captured(update, context.device) if captured else update
         self._copied = torch.cuda.Event() if on_gpu else None
+        self._value_norms: list[ValueNorm] = []
+        if context.exchange is not None:
+            self._value_norms = [one for one in networks["policy"].modules() if isinstance(one, ValueNorm)]
+            for norm in self._value_norms:
+                norm.defer()
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
 
@@ -144,7 +180,7 @@ class GradientLearner:
     def module(self) -> nn.Module:
         return self._networks["policy"]
 
-    def step(self, sample: Sample) -> StepResult:
+    def step(self, sample: Sample | None) -> StepResult:
         """One update."""
         if self._updates == 0:
             mark_as_learned(self.module)
@@ -152,42 +188,93 @@ class GradientLearner:
         for part in self._parts:
             part.optimizer.set_rate(part.objective.learning_rate(self._updates))
         self._updates += 1
-        done = self._run(batch, *[self._updates % period == 0 for period in self._periods])
+        due = [self._updates % period == 0 for period in self._periods]
+        done = self._run(batch, *due) if self._divide is None else self._update_by_parts(batch, self._divide, due)
         # An objective that was not due keeps its last metrics: every metric is averaged over all updates.
         metrics = self._metrics = {**self._metrics, **done.metrics}
         if self._copied is not None:
             self._copied.synchronize()  # the sample's arrays are used again
-        if done.td_error is None or not self._context.prioritized:
+        if done.td_error is None or sample is None or not self._context.prioritized:
             return StepResult(metrics, None)  # nobody needs the errors, and fetching them would wait for the device
         return StepResult(metrics, done.td_error.abs().float().cpu().numpy())
 
-    def _upload(self, sample: Sample) -> Any:
+    def gradient(self, sample: Sample) -> Gradient:
+        """The first of the three steps alone, for a gradient that another process applies. For one objective."""
+        (part,) = self._parts
+        return part.gradient(self._upload(sample))
+
+    def apply(self, gradient: Tensor, scale: float = 1.0) -> Tensor:
+        """The last of the three steps alone; returns the gradient's norm. The step size is multiplied by `scale`."""
+        (part,) = self._parts
+        part.optimizer.set_rate(scale * part.objective.learning_rate(self._updates))
+        self._updates += 1
+        return part.apply(gradient)
+
+    def _upload(self, sample: Sample | None) -> Any:
         """The sample as tensors on the device; copies only if that is not the CPU."""
+        weighted = self._context.prioritized and self._beta is not None
+        if sample is None:
+            if weighted:
+                self._largest(torch.zeros(()))
+            return None
         batch: Any = to_tensors(sample)
-        if self._context.prioritized and self._beta is not None:
+        if weighted and self._beta is not None:
             probabilities, size = torch.from_numpy(sample.probabilities), torch.as_tensor(sample.size)
-            batch = batch._replace(weights=importance_weights(probabilities, size, self._beta(self._updates)))
+            weights = importance_weights(probabilities, size, self._beta(self._updates), self._largest)
+            batch = batch._replace(weights=weights)
         if self._copied is not None:
             device = self._context.device
             batch = batch._make(None if one is None else one.to(device, non_blocking=True) for one in batch)
             self._copied.record()
         return batch
 
+    def _largest(self, weight: Tensor) -> Tensor:
+        """The largest importance weight, of all learners' batches."""
+        exchange = self._context.exchange
+        return weight if exchange is None else gather(exchange, float(weight)).max()
+
     def _update(self, batch: Any, *due: bool) -> _Updated:
         """One update, all of it on the device; `due` says so of each objective and then of each target network."""
-        if self._prepare is not None:
-            batch = self._prepare(batch)
+        return self._minimize(batch if self._prepare is None else self._prepare(batch), *due)
+
+    def _update_by_parts(self, batch: Any, divide: Callable[[Any, int], Division], due: Sequence[bool]) -> _Updated:
+        """As `_update`, one part after the other. Metrics are means over the parts."""
+        whole = divide(batch if self._prepare is None else self._prepare(batch), self._updates - 1)
+        made: list[Tensor] = []
+        metrics, norms = dict[str, Tensor](), dict[str, Tensor]()  # norms: of all learners, so also without a batch
+        for part in whole.batches:
+            done = self._run(part, *due).metrics
+            if part is None:
+                norms = {name: value for name, value in done.items() if name.endswith("gradient_norm")}
+            else:
+                metrics = done
+                made.append(torch.stack([*metrics.values()]))  # copied: a captured update overwrites them
+            if whole.enough(done):
+                break
+        means = dict(zip(metrics, torch.stack(made).mean(0).unbind(), strict=True)) if made else {}
+        return _Updated({**norms, **means, **whole.metrics, "minibatches": torch.tensor(float(len(made)))}, None)
+
+    def _minimize(self, batch: Any, *due: bool) -> _Updated:
         metrics: dict[str, Tensor] = {}
         td_error: Tensor | None = None
         for part, is_due in zip(self._parts, due, strict=False):
             if not is_due:
                 continue
-            found = part.gradient(batch)
-            gradient = exchange(found.vector, rows=batch.reward.shape[-1])
-            norm = part.apply(gradient)
             name = part.objective.name
-            metrics |= {f"{name}loss": found.loss, **found.metrics, f"{name}gradient_norm": norm}
-            td_error = found.td_error if part is self._parts[0] else td_error
+            found = None if batch is None else part.gradient(batch)
+            if part.mean is None:
+                assert found is not None
+                gradient = found.vector
+            else:
+                gradient = part.mean.without_rows() if found is None else part.mean(found.vector, found.rows)
+            norm = part.apply(gradient)
+            if found is not None:
+                metrics |= {f"{name}loss": found.loss, **found.metrics}
+                td_error = found.td_error if part is self._parts[0] else td_error
+            metrics[f"{name}gradient_norm"] = norm
+        if self._context.exchange is not None and self._divide is None:  # else it sees to that itself
+            for value_norm in self._value_norms:
+                value_norm.agree(self._context.exchange.total)
         for target, is_due in zip(self._targets, due[len(self._parts) :], strict=True):
             if is_due:
                 target.move(target.tau)
@@ -211,8 +298,9 @@ class GradientLearner:
             # Older checkpoints have no state of an optimiser that has made no step.
             if self._updates or any(name.startswith(prefix) for name in state.tensors):
                 part.optimizer.load(state.tensors, prefix)
-        if isinstance(self._run, Captured):
-            self._run.forget()
+        for captured in (self._run, *(part.gradient for part in self._parts)):
+            if isinstance(captured, Captured):
+                captured.forget()
 
     def weights_replaced(self) -> None:
         """Target networks become copies, and statistics those that came with the weights."""
@@ -220,11 +308,6 @@ class GradientLearner:
             target.move(1.0)
         if self._prepare is not None:
             self._prepare.weights_replaced()
-
-
-def exchange(gradient: Tensor, rows: int) -> Tensor:
-    """Where several learners would average their gradients, each weighted by its rows. There is one: it is its own."""
-    return gradient
 
 
 class _Part:
@@ -238,6 +321,11 @@ class _Part:
         self.gradient: Callable[[Any], Gradient] = self._gradient
         if context.compile and not on_gpu:
             self.gradient = Compiled(self._gradient)
+        self.mean: MeanGradient | None = None
+        if context.exchange is not None:
+            self.mean = MeanGradient(context.exchange, self.flat.vector, objective.sums)
+            if context.compile and on_gpu:
+                self.gradient = Captured(self._gradient, context.device)
         # A CUDA graph would keep what autocast remembers of the weights, and never see new ones.
         self._casting = {"enabled": context.autocast, "cache_enabled": not (context.compile and on_gpu)}
 
@@ -249,7 +337,8 @@ class _Part:
                 loss = loss.mean() if batch.weights is None else (batch.weights * loss).mean()
         td_error = None if found.td_error is None else found.td_error.detach()
         metrics = {name: value.detach() for name, value in found.metrics.items()}
-        return Gradient(self.flat.gradient(loss), loss.detach(), td_error, metrics)
+        rows = batch.draws if found.rows is None or self.mean is None else found.rows.detach()
+        return Gradient(self.flat.gradient(loss), loss.detach(), td_error, metrics, rows)
 
     def apply(self, gradient: Tensor) -> Tensor:
         """Changes the parameters; returns the norm of the gradient, before it was clipped."""

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from shoal.algorithms.interface import LearnerContext
+from shoal.algorithms.interface import Exchange, LearnerContext
 from shoal.networks.normalization import ObservationNorm
-from shoal.ops import Moments, merged_moments
+from shoal.ops import Moments, joined_moments, merged_moments, moments_with_sums, sums_about
 
 ROWS_BEHIND_ADOPTED = 10_000
 """Statistics that come with weights do not say how many rows they are of: assume enough to outweigh a batch."""
@@ -32,10 +32,20 @@ class RunningMoments(nn.Module):
         for name, value in moments._asdict().items():
             getattr(self, name).copy_(value)
 
-    def include(self, obs: Tensor, norm: ObservationNorm) -> None:
-        """Takes in some observations, [B, ...], and lets `norm` follow."""
-        rows = obs.reshape(obs.shape[0], -1).float()
-        self.set(merged_moments(Moments(self.size, self.mean, self.variance), rows))
+    def include(self, obs: Tensor | None, norm: ObservationNorm, exchange: Exchange | None = None) -> None:
+        """Takes in some observations, [B, ...], those of all learners, and lets `norm` follow."""
+        known = Moments(self.size, self.mean, self.variance)
+        rows = self.mean.new_zeros((0, len(self.mean))) if obs is None else obs.reshape(len(obs), -1).float()
+        if exchange is None:
+            self.set(merged_moments(known, rows))
+        else:
+            with torch.no_grad():
+                self.set(moments_with_sums(known, exchange.total(sums_about(rows, self.mean))))
+        norm.set(self.mean, self.variance)
+
+    def join(self, rows: Tensor, mean: Tensor, variance: Tensor, norm: ObservationNorm) -> None:
+        """As `include`, by the number of observations, their mean and variance."""
+        self.set(joined_moments(Moments(self.size, self.mean, self.variance), rows, mean, variance))
         norm.set(self.mean, self.variance)
 
     def adopt(self, norm: ObservationNorm) -> None:
@@ -56,20 +66,21 @@ class Statistics:
     """Keeps the statistics of a network that normalises: a learner's preparation of batches."""
 
     def __init__(self, network: NormalizingNetwork, context: LearnerContext) -> None:
-        self._network, self._norm = network, (norm := network.norm)
-        self._moments = None if norm is None else RunningMoments(norm.mean).to(context.device)
+        self._network, self._norm, self._exchange = network, (norm := network.norm), context.exchange
+        self.moments = None if norm is None else RunningMoments(norm.mean).to(context.device)
 
     @property
     def saved(self) -> dict[str, nn.Module]:
         """What a checkpoint holds of it, by name."""
-        return {} if self._moments is None else {"moments": self._moments}
+        return {} if self.moments is None else {"moments": self.moments}
 
     def __call__(self, batch: Any) -> Any:
         self._network.follow_returns()
-        if self._norm is not None and self._moments is not None:
-            self._moments.include(batch.obs.reshape(-1, len(self._norm.mean)), self._norm)
+        if self._norm is not None and self.moments is not None:
+            obs = None if batch is None else batch.obs.reshape(-1, len(self._norm.mean))
+            self.moments.include(obs, self._norm, self._exchange)
         return batch
 
     def weights_replaced(self) -> None:
-        if self._norm is not None and self._moments is not None:
-            self._moments.adopt(self._norm)
+        if self._norm is not None and self.moments is not None:
+            self.moments.adopt(self._norm)

@@ -30,6 +30,7 @@ from shoal.algorithms.continuous import ContinuousConfig, Networks
 from shoal.algorithms.exploring_policy import ExploringPolicy
 from shoal.algorithms.interface import Learner, LearnerContext, Policy, PolicyContext
 from shoal.algorithms.learner import Loss
+from shoal.algorithms.own_code import own_torso
 from shoal.networks import PolicyNetwork, mean_and_log_std
 from shoal.networks.continuous import LOG_STD_MAX, LOG_STD_MIN
 from shoal.ops import soft_q_target, squashed_gaussian, temperature_loss
@@ -56,10 +57,9 @@ class Temperature(nn.Module):
 
 def make_network(config: Config, spec: EnvSpec) -> PolicyNetwork:
     """Mean and log deviation of the action before it is squashed: [B, *obs_shape] -> [B, 2A]."""
-    size, normalize = ActionBounds(spec).size, config.normalize_observations
-    return PolicyNetwork(
-        spec.obs_shape, 2 * size, config.policy_hidden, config.activation, normalize=normalize, tanh=False
-    )
+    sizes, normalize = (spec.obs_shape, 2 * ActionBounds(spec).size), config.normalize_observations
+    own = own_torso(config, spec)
+    return PolicyNetwork(*sizes, config.policy_hidden, config.activation, normalize=normalize, tanh=False, own=own)
 
 
 def _drawn(out: Array, rng: np.random.Generator) -> Array:
@@ -101,9 +101,7 @@ def policy_loss(
 
 
 def make_policy(config: Config, spec: EnvSpec, context: PolicyContext) -> Policy:
-    return ExploringPolicy(
-        make_network(config, spec), _drawn, _most_likely, spec, context, config.repeat_exploration
-    )
+    return ExploringPolicy(make_network(config, spec), _drawn, _most_likely, spec, context, config.repeat_exploration)
 
 
 def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:

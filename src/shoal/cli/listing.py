@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.errors import ShoalError
+from shoal.errors import ConfigError, ShoalError
 
 
 def algorithms() -> None:
-    """List the algorithms.
+    """List the algorithms: Shoal's, and those that installed packages offer (entry points `shoal.algorithms`).
 
     \b
     Examples:
@@ -23,11 +23,23 @@ def algorithms() -> None:
       shoal config apex-dqn            its settings
       shoal train CartPole-v1 --algo apex-qr-dqn
     """
-    from shoal.algorithms import ALGORITHMS
+    from shoal.algorithms import ALGORITHMS, get_algorithm
+    from shoal.algorithms.own_code import installed_algorithms
 
-    width = max(map(len, ALGORITHMS))
-    for name, algorithm in sorted(ALGORITHMS.items()):
-        typer.echo(f"{name:<{width}}  {algorithm.summary}")
+    found = {name: algorithm.summary for name, algorithm in ALGORITHMS.items()}
+    problems = []
+    for name in sorted(installed_algorithms()):
+        try:
+            if name in ALGORITHMS:
+                raise ConfigError(f"An installed package offers {name!r} too, but that is Shoal's own: it is not used.")
+            found[name] = get_algorithm(name).summary
+        except ShoalError as error:  # one broken package must not hide the others
+            problems.append(str(error))
+    width = max(map(len, found))
+    for name in sorted(found):
+        typer.echo(f"{name:<{width}}  {found[name]}")
+    for problem in problems:
+        typer.echo(problem, err=True)
 
 
 def scenarios() -> None:
@@ -81,7 +93,7 @@ def config(
         typer.Argument(
             metavar="ALGO_OR_SCENARIO",
             show_default=False,
-            help="One of `shoal algorithms`, or a scenario: a .yaml file, or one of `shoal scenarios`.",
+            help="One of `shoal algorithms`, module:NAME, or a scenario: a .yaml file, or one of `shoal scenarios`.",
         ),
     ],
     settings: Annotated[

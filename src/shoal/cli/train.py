@@ -46,7 +46,9 @@ def train(
         ),
     ] = None,
     settings: Settings = None,
-    algo: Annotated[str | None, typer.Option("--algo", metavar="NAME", help="One of `shoal algorithms`.")] = None,
+    algo: Annotated[
+        str | None, typer.Option("--algo", metavar="NAME", help="One of `shoal algorithms`, or module:NAME.")
+    ] = None,
     actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes.")] = None,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -79,6 +81,8 @@ def train(
       shoal train cartpole_apex_dqn --seed 7 batch_size=256 learning_rate=3e-4
       shoal train PongNoFrameskip-v4 --algo apex-qr-dqn --actors 4 --steps 10_000_000
       shoal train my_package:MyEnv-v0 env.kwargs.size=8 "hidden=[64, 64]"
+      shoal train CartPole-v1 --algo my_module:ALGORITHM          an algorithm of your own
+      shoal train CartPole-v1 network=my_module:make_torso        a network of your own
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
       shoal train pong_apex_dqn --address auto --actors 8         on this node of a Ray cluster
     """

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
+from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.compiled import require_compiler
 from shoal.errors import ConfigError
-from shoal.loops.plan import Plan, make_limiter, make_plan, require_room_for_queue, require_servable
+from shoal.loops.plan import Plan, learner_draws, make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
+from shoal.loops.trial import try_own_code
 from shoal.replay.settings import ReplaySettings
+from shoal.replay.shares import divides
 
 DEFAULT_STEPS = 1_000_000
 """Steps of a run without a stop condition."""
@@ -19,7 +23,7 @@ DEFAULT_STEPS = 1_000_000
 
 def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     """All contradictions within the settings."""
-    replay, batch_size = settings.replay, settings.learner.most_draws
+    replay, batch_size = settings.replay, settings.most_draws
     found = []
     if replay.min_size > replay.capacity:
         found.append(
@@ -31,8 +35,11 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     found += _refusals("replay.selectors", lambda: replay.shares(batch_size))
     types = tuple(part.type for part in replay.selectors)
     found += _refusals("replay.selectors", lambda: settings.definition.check_replay(settings.algorithm, types))
-    if replay.samples_per_insert is not None:
+    if replay.rollout is not None:
+        found += _rollout_refusals(settings)
+    elif replay.samples_per_insert is not None:
         found += _queue_refusals(replay, replay.samples_per_insert)
+    found += _push_refusals(settings)
     if settings.share.registry and (
         len(replay.selectors) > 1 or settings.definition.steps_per_draw(settings.algorithm) > 1
     ):
@@ -45,11 +52,13 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
         found.append(f"learner.batch.min = {least} is more than the largest batch, {batch_size}.")
     found += _refusals("replay", lambda: make_limiter(settings))
     found += _refusals("actor.inference", lambda: require_servable(settings))
-    try:
-        torch.device("cpu" if settings.learner.device == "auto" else settings.learner.device)
-    except RuntimeError:
-        device = settings.learner.device
-        found.append(f"learner.device = {device!r} cannot be used: it must be auto, cpu, cuda or cuda:N.")
+    device = settings.learner.device
+    for one in (device,) if isinstance(device, str) else device:
+        try:
+            torch.device("cpu" if one == "auto" else one)
+        except RuntimeError:
+            found.append(f"learner.device = {one!r} cannot be used: it must be auto, cpu, cuda or cuda:N.")
+    found += _learners_refusals(settings)
     return [ConfigError(text) for text in found]
 
 
@@ -62,6 +71,7 @@ def check_environment(settings: RunSettings) -> Plan:
         EnvError: it could not be made.
     """
     plan = make_plan(settings)
+    try_own_code(plan)
     span = plan.span
     least = (2 * (span.before + span.after) + 16) * plan.lanes
     if settings.replay.capacity < least:
@@ -75,7 +85,7 @@ def check_environment(settings: RunSettings) -> Plan:
             "use uniform, newest or prioritized."
         )
     require_room_for_queue(plan)
-    device = plan.learner_device  # refused here if it is missing
+    device = plan.require_devices()
     if settings.learner.compile and device.type == "cpu":
         require_compiler()
     if settings.actor.inference == "served":
@@ -112,6 +122,100 @@ def _queue_refusals(replay: ReplaySettings, ratio: float) -> Iterator[str]:
                 f"replay.samples_per_insert = {ratio:g} cannot be reached with {part.type} at ratio = {part.ratio:g}, "
                 f"which draws a step {most:g} times at most: lower it to that or less, or set it to null."
             )
+
+
+def _learners_refusals(settings: RunSettings) -> Iterator[str]:
+    """What several learners exclude."""
+    learners, device = settings.learners, settings.learner.device
+    if not isinstance(device, str) and (len(device) != learners or len({one.split(":")[0] for one in device}) > 1):
+        yield (
+            f"learner.device = [{', '.join(device)}] must name one device of one kind for each of learners = "
+            f"{learners}: for instance [{', '.join(f'cuda:{one}' for one in range(learners))}], or cpu for all."
+        )
+    if learners == 1:
+        return
+    if settings.runtime == "inline":
+        yield f"learners = {learners} need a process each, and runtime = inline has only one: use ray, or learners=1."
+    if settings.share.registry:
+        yield f"share.registry cannot be used with learners = {learners}: set learners=1 in runs that share replay."
+    if learners > settings.actors:
+        yield (
+            f"learners = {learners} is more than actors = {settings.actors}, and each learner reads the shards of its "
+            f"own actors: use actors={learners} or more, or learners={settings.actors} or fewer."
+        )
+        return
+    if (
+        settings.learner.compile
+        and settings.algo != "ppo"
+        and getattr(settings.algorithm, "normalize_advantages", False)
+    ):
+        yield (
+            "learner.compile cannot be used with several learners and algorithm.normalize_advantages = true, which "
+            "asks the other learners in the middle of the loss: set one of them to false, or learners=1."
+        )
+    ratios = [part.ratio for part in settings.replay.selectors]
+    if not all(map(partial(divides, ratios), learner_draws(settings, size := settings.most_draws))):
+        fits = (n for n in range(size, 16 * size) if all(map(partial(divides, ratios), learner_draws(settings, n))))
+        nearest = next(fits, None)
+        yield (
+            f"learner.batch_size = {size} does not divide among learners = {learners}, whose parts must divide by the "
+            f"ratios of replay.selectors: use {nearest or 'rounder ratios'}, or learners=1."
+        )
+
+
+def _rollout_refusals(settings: RunSettings) -> Iterator[str]:
+    """What a barrier between actors and learner excludes."""
+    if not settings.definition.synchronous:
+        able = ", ".join(name for name, one in ALGORITHMS.items() if one.synchronous)
+        yield (
+            f"replay.selectors: rollout hands out sequences, and {settings.algo} learns from transitions: use uniform "
+            f"or prioritized, or one of {able}."
+        )
+        return
+    if len(settings.replay.selectors) > 1:
+        yield "replay.selectors: a rollout is all that an update learns from: remove the other selectors."
+    learner = settings.learner
+    values = {
+        "learner.batch_size": (learner.batch_size, "lanes", "an update takes one sequence of every lane"),
+        "learner.batch.min": (learner.batch.min, None, "the rollout's own `share` says how few are enough"),
+        "learner.batch.max": (learner.batch.max, None, "an update takes one sequence of every lane"),
+        "learner.prefetch": (learner.prefetch, 0, "the next rollout must not begin before this one is learned from"),
+        "learner.publish_every": (learner.publish_every, 1, "every rollout needs new weights"),
+        "actor.weights_period": (settings.actor.weights_period, 1, "every rollout needs new weights"),
+        "replay.samples_per_insert": (settings.replay.samples_per_insert, None, "each is learned from in one update"),
+        "replay.min_size": (settings.replay.min_size, 1, "the first one is enough to begin"),
+    }
+    for name, (value, needed, why) in values.items():
+        if value != needed:
+            remedy = f"set it to {'null' if needed is None else needed}"
+            yield f"{name} = {value} cannot be used with rollouts, because {why}: {remedy}."
+
+
+def _push_refusals(settings: RunSettings) -> Iterator[str]:
+    """What gradients that actors compute exclude."""
+    if settings.definition.pushes is None:
+        return
+    rules, rollout = settings.definition.pushes(settings.algorithm, settings.actors), settings.replay.rollout
+    if rules.on_full == "wait" and rules.k > settings.actors:
+        yield (
+            f"algorithm.k = {rules.k} is more than actors = {settings.actors}, and with on_full = wait each has only "
+            "one gradient at a time: lower it, or set on_full to newest."
+        )
+    values = {
+        "learner.device": (settings.learner.device in ("auto", "cpu"), "auto", "actors compute the gradients"),
+        "actor.precision": (
+            settings.actor.precision == "float32",
+            "float32",
+            "actors learn with the weights they act with",
+        ),
+        "replay.selectors.lag": (rollout is None or rollout.lag == 0, 0, "on_full says whether actors wait"),
+        "replay.selectors.share": (rollout is None or rollout.share == 1, 1, "k says how many are enough"),
+        "share.registry": (not settings.share.registry, "null", "no experience is drawn"),
+        "learners": (settings.learners == 1, 1, "one server applies the gradients of all actors"),
+    }
+    for name, (fits, needed, why) in values.items():
+        if not fits:
+            yield f"{name} cannot be changed with {settings.algo}, because {why}: set it to {needed}."
 
 
 def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:

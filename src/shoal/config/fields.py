@@ -110,7 +110,7 @@ class Fields(Generic[Settings]):
         owners = [algo for algo, one in ALGORITHMS.items() if first in one.config.model_fields]
         near = self._nearest(name)
         hint = f"Did you mean {near!r}?" if near else ""
-        if self.algo not in ALGORITHMS:
+        if self.model is not RunSettings:
             section = name.rpartition(".")[0]
             if not near and section in self.sections:
                 hint = f"Known: {', '.join(sorted(self.sections[section].model_fields))}."

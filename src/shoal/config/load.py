@@ -16,10 +16,11 @@ from typing import Any
 
 import gymnasium
 
-from shoal.algorithms import ALGORITHMS
+from shoal.algorithms import ALGORITHMS, get_algorithm
+from shoal.algorithms.own_code import installed_algorithms
 from shoal.config.environment import Look, look_at, look_without_import
 from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
-from shoal.config.trust import CONSENT, require_trust
+from shoal.config.trust import CONSENT, require_trust, require_trusted_algorithm, unchecked
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
 from shoal.errors import ConfigError, ShoalError, UnknownName
@@ -29,6 +30,7 @@ from shoal.runtime.run_folder import CONFIG_END
 
 ENDINGS = (".yaml", ".yml")
 _BESIDE_CONFIG = ("run.json", "config.signature", "metrics.jsonl", "summary.json", "checkpoints")
+COPY = "read the file and copy it elsewhere under another name: then it is your scenario."
 EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
 """The environment shown where only an algorithm is asked about, by the actions it learns."""
 
@@ -46,15 +48,23 @@ def load_scenario(path: Path, overrides: Overrides = (), look: Look = look_at) -
         ConfigError: it is not YAML, or values cannot be used; names the values and what can be used.
     """
     file = find_scenario_file(path)
-    return _settings(file, read_scenario(file), overrides, look)
+    return _settings(file, read_scenario(file), overrides, look, remedy=COPY.capitalize())
 
 
 def _settings(
-    file: Path, content: Mapping[str, Any], overrides: Overrides = (), look: Look | None = None
+    file: Path,
+    content: Mapping[str, Any],
+    overrides: Overrides = (),
+    look: Look | None = None,
+    *,
+    trust: bool = False,
+    remedy: str = CONSENT,
 ) -> RunSettings:
     pairs = parse_overrides(overrides)
     if "framework" in content:
         raise ConfigError(f"{file} is a scenario of Stable-Baselines3: run it with `shoal share {file} -n 1`.")
+    if not trust and _is_of_a_run(file):
+        require_trusted_algorithm(file.parent, content, overrides, remedy)
     fields, data, problems = layered(content, pairs, look)
     return validated(fields, data, problems, "" if pairs else str(file))
 
@@ -66,14 +76,15 @@ def settings_for(env_id: str, algo: str, overrides: Overrides = (), look: Look =
     return validated(*layered({"env": {"id": env_id}, "algo": algo}, parse_overrides(overrides), look))
 
 
-def load_config(run_folder: Path) -> RunSettings:
-    """The settings a run was made with.
+def load_config(run_folder: Path, *, trust: bool = False) -> RunSettings:
+    """The settings a run was made with. Imports the module of its algorithm, if that is not one of the package's.
 
     Raises:
-        ConfigError: they are damaged. A file that was cut short is refused: missing settings would become defaults.
+        ConfigError: they are damaged, or somebody else made the folder, it is not trusted, and there is such a module.
+            A file that was cut short is refused: missing settings would become defaults.
     """
     file = find_scenario_file(run_folder / "config.yaml")
-    return _settings(file, _read_config(file))
+    return _settings(file, _read_config(file), trust=trust)
 
 
 def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, consent: str = CONSENT) -> RunSettings:
@@ -90,11 +101,10 @@ def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, 
         if not _is_of_a_run(file):
             return _settings(file, read_scenario(file), overrides, look_at)
         content = _read_config(file)
-        settings = _settings(file, content, overrides)
+        remedy = f"{consent} Or {COPY}" if consent else COPY.capitalize()
+        settings = _settings(file, content, overrides, trust=trust, remedy=remedy)
         if not trust:
-            copy = "read the file and copy it elsewhere under another name: then it is your scenario."
-            remedy = f"{consent} Or {copy}" if consent else copy.capitalize()
-            require_trust(file.parent, _settings(file, content), settings, overrides, remedy)
+            require_trust(file.parent, unchecked(content) or settings, settings, overrides, remedy)
         return settings
     pairs = parse_overrides(overrides)
     near = difflib.get_close_matches(target, scenario_names(), n=1, cutoff=0.75)
@@ -105,12 +115,12 @@ def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, 
 
 def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
     """Settings of a scenario or, on an example environment, of an algorithm."""
-    if name in ALGORITHMS:
-        continuous = ALGORITHMS[name].actions == "continuous"
+    if name in ALGORITHMS or (not name.endswith(ENDINGS) and ":" in name) or name in installed_algorithms():
+        continuous = get_algorithm(name).actions == "continuous"
         return settings_for(CONTINUOUS_EXAMPLE_ENV if continuous else EXAMPLE_ENV, name, overrides, look_without_import)
     if name.endswith(ENDINGS) or name in scenario_names():
         return load_scenario(Path(name), overrides, look_without_import)
-    raise UnknownName("algorithm or scenario", name, [*ALGORITHMS, *scenario_names()])
+    raise UnknownName("algorithm or scenario", name, {*ALGORITHMS, *installed_algorithms(), *scenario_names()})
 
 
 def scenario_names() -> list[str]:

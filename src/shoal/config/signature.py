@@ -26,7 +26,14 @@ from shoal.loops.settings import RunSettings
 from shoal.runtime.run_folder import CONFIG_END
 
 SIGNATURE = "config.signature"
-SIGNED = {"env": {"id", "kwargs", "wrappers"}, "address": True, "replay": {"path"}, "share": {"registry"}}
+SIGNED = {
+    "env": {"id", "kwargs", "wrappers"},
+    "algo": True,
+    "algorithm": {"network"},
+    "address": True,
+    "replay": {"path"},
+    "share": {"registry"},
+}
 """What Shoal would import, connect to, or write to outside the run folder. Other settings may be edited by hand."""
 KEY_BYTES = 32
 

@@ -1,12 +1,13 @@
 """Run folders from somebody else are not trusted with anything outside of them.
 
-A run's `config.yaml` can name a module to import, arguments for an environment, a Ray cluster and folders. If somebody
-else made the folder, these are used only if the user consents (`--trust`, `trust=True`) or gave the same value on the
-command line.
+A run's `config.yaml` can name modules to import (of its environment, wrappers, algorithm and network), arguments for an
+environment, a Ray cluster and folders. If somebody else made the folder, these are used only if the user consents
+(`--trust`, `trust=True`) or gave the same value on the command line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from pydantic import ConfigDict, ValidationError
 
-from shoal.config.merge import Overrides, layered, parse_overrides
+from shoal.algorithms.interface import AlgorithmConfig
+from shoal.config.fields import Fields
+from shoal.config.merge import Overrides, chosen_algo, overridden, parse_overrides
 from shoal.config.signature import is_signed
 from shoal.config.values import shown
 from shoal.envs.settings import full_wrappers
@@ -44,14 +48,49 @@ def require_trust(
     Raises:
         ConfigError: says what the folder asks for and how to consent.
     """
-    own = layered({"algo": written.algo}, parse_overrides(given))[1]
-    asked = [*_env_requests(settings or written), *(() if settings is None else _run_requests(settings))]
+    # Without the algorithm's own settings, none of which is asked about: to know them, it would be imported.
+    own = overridden({}, parse_overrides(given), Fields(RunSettings, written.algo, {"algorithm": AlgorithmConfig}))[0]
+    asked = [*_policy_requests(settings or written), *(() if settings is None else _run_requests(settings))]
     refused = [text for key, value, text in asked if full_wrappers(_at(own, key)) != value]
     if refused and not is_signed(folder, written):
-        raise ConfigError(
-            f"{folder} does not carry your signature: somebody else made it, an older Shoal did, or its config.yaml "
-            f"was changed since. It asks Shoal to {', and to '.join(refused)}. {remedy}"
-        )
+        raise _refusal(folder, refused, remedy)
+
+
+def _refusal(folder: Path, asked: list[str], remedy: str) -> ConfigError:
+    return ConfigError(
+        f"{folder} does not carry your signature: somebody else made it, an older Shoal did, or its config.yaml "
+        f"was changed since. It asks Shoal to {', and to '.join(asked)}. {remedy}"
+    )
+
+
+class _UncheckedConfig(AlgorithmConfig):
+    """The settings of an algorithm that is not imported."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def unchecked(content: Mapping[str, Any]) -> RunSettings | None:
+    """What a run's `config.yaml` says, without a look at its algorithm; None for one that no Shoal wrote."""
+    with contextlib.suppress(ValidationError):
+        section = _UncheckedConfig.model_validate(content.get("algorithm"))
+        return RunSettings.model_validate({**content, "algorithm": section})
+    return None
+
+
+def require_trusted_algorithm(folder: Path, content: Mapping[str, Any], given: Overrides, remedy: str) -> None:
+    """As `require_trust`, of the algorithm alone and before it is imported: only then can settings be read."""
+    algo = content.get("algo") if chosen_algo({}, parse_overrides(given)) is None else None
+    asked = _runs_code(algo) if isinstance(algo, str) else ""
+    if asked and ((written := unchecked(content)) is None or not is_signed(folder, written)):
+        raise _refusal(folder, [asked], remedy)
+
+
+def _policy_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
+    """What a policy and its environment ask for: name, value and effect."""
+    for key, path in (("algo", settings.algo), ("algorithm.network", settings.algorithm.network or "")):
+        if text := _runs_code(path):
+            yield key, path, text
+    yield from _env_requests(settings)
 
 
 def _env_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:

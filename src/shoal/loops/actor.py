@@ -14,6 +14,7 @@ from shoal.algorithms.interface import Outcome, Policy
 from shoal.envs import Env
 from shoal.envs.faults import traceback_if_asked
 from shoal.errors import EnvError
+from shoal.loops.gradient_worker import GradientWorker
 from shoal.loops.remote_policy import RemotePolicy, Unanswered
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import ActorSettings
@@ -37,7 +38,7 @@ class Actor:
         make_env: Callable[[int], Env],
         policy: Policy,
         writer: ShardWriter,
-        weights: BoardModule | None,
+        weights: BoardModule | GradientWorker | None,
         ledger: Ledger,
         pace: Pace,
         settings: ActorSettings,
@@ -47,13 +48,15 @@ class Actor:
         make_env: makes the environment; its argument counts how often it was recreated.
         policy: how to act.
         writer: the actor's own shard.
-        weights: of the policy; None: the inference server has them, and the policy records their version.
+        weights: of the policy; None: the inference server has them, and the policy records their version. A gradient
+            worker learns from each step, too.
         ledger: the run's counts.
         pace: when to wait for the learner.
         settings: the `actor` section.
         """
         self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
         self._weights, self._ledger, self._pace, self._settings = weights, ledger, pace, settings
+        self._learns = weights if isinstance(weights, GradientWorker) else None
         self._env = make_env(0)
         self._stack = self._env.spec.frame_stack
         self._errors = 0
@@ -70,7 +73,8 @@ class Actor:
         """Collects until `seconds` have passed, `steps` vector steps are taken, or the run stops."""
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
-        taken, waited, ticks, pause = 0, 0.0, 0, SHORTEST_WAIT
+        taken, waited, ticks, shortest = 0, 0.0, 0, min(SHORTEST_WAIT, self._pace.longest_wait)
+        pause = shortest
         episodes: list[Episode] = []
         notes: list[str] = []
         while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
@@ -82,7 +86,7 @@ class Actor:
                 pause = min(2 * pause, self._pace.longest_wait)
                 waited += time.perf_counter() - paused
                 continue
-            pause = SHORTEST_WAIT
+            pause = shortest
             try:
                 taken += self._step(episodes)
             except EnvError as error:
@@ -130,6 +134,8 @@ class Actor:
         self._state, self._obs = decision.state, result.obs
         self._first = boundary == FINAL
         self._boundary = (result.terminated | result.truncated).astype(np.uint8)  # FINAL is 1
+        if self._learns is not None:
+            self._learns.add(row | {"obs": obs}, result.obs, self._boundary)
         return steps
 
     def _begin_stream(self) -> None:
@@ -144,6 +150,8 @@ class Actor:
     def _recover(self, error: EnvError, notes: list[str]) -> None:
         """Recreates the environment until it starts, or raises, as configured. The failed step is not written."""
         self._writer.cut()
+        if self._learns is not None:
+            self._learns.cut()
         failure: EnvError | None = error
         while failure is not None:
             self._errors += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -9,23 +10,28 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from shoal.algorithms.interface import LearnerContext, Policy, PolicyContext
+from shoal.algorithms.interface import LearnerContext, Policy, PolicyContext, ServedPolicy
+from shoal.algorithms.pushes import PushLearner
 from shoal.envs import Env, make_env
 from shoal.errors import ConfigError
 from shoal.loops.actor import Actor
 from shoal.loops.evaluator import Evaluator
 from shoal.loops.features import BoardFeatures
 from shoal.loops.freed_memory import keep_freed_memory
+from shoal.loops.gradient_board import GradientBoard
+from shoal.loops.gradient_source import GradientPace, GradientSource
+from shoal.loops.gradient_worker import GradientWorker
 from shoal.loops.inference import InferenceServer, Movable
 from shoal.loops.machine import emulator_threads, torch_threads, usable_cores
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.remote_policy import RemotePolicy
+from shoal.loops.team import PATIENCE_SECONDS, Learners, RankLedger, Word
 from shoal.loops.weights import BoardModule
 from shoal.networks.normalization import ObservationNorm, ValueNorm
 from shoal.replay import Ledger, LedgerWord, ShardReader, ShardWriter
 from shoal.replay.back_pressure import BackPressure
-from shoal.replay.pace import Pace, QueuePace, RatePace
+from shoal.replay.pace import BarrierPace, Pace, QueuePace, RatePace
 
 if TYPE_CHECKING:
     from shoal.loops.learner import LearnerLoop
@@ -36,14 +42,23 @@ def open_ledger(plan: Plan) -> Ledger:
     return Ledger(plan.paths.replay, plan.shards)
 
 
-def make_pace(plan: Plan, ledger: Ledger, writer: ShardWriter | None = None) -> Pace:
-    """Who may go on: by the queue that actors wait for, if there is one, else by the ratio of samples to inserts.
+def make_pace(plan: Plan, ledger: Ledger, writer: ShardWriter | None = None, learner: int | None = None) -> Pace:
+    """Who may go on: by rollouts, by the queue that actors wait for, or else by the ratio of samples to inserts.
 
     Args:
         plan: the run's plan.
         ledger: its counts.
         writer: the shard of the actor that asks; None for those who do not act.
+        learner: the learner that asks, for rollouts of its own actors.
     """
+    if plan.pushes is not None:
+        boards = [GradientBoard(plan.paths.gradients(index)) for index in range(plan.settings.actors)]
+        own = None if writer is None else boards[plan.shards.index(writer.path)]
+        return GradientPace(boards, plan.pushes, own)
+    rollout = plan.settings.replay.rollout
+    if rollout is not None:
+        shards = plan.shards if learner is None else [plan.shards[actor] for actor in plan.learner_actors(learner)]
+        return BarrierPace(shards, rollout.share, writer)
     if plan.queue_rows is None:
         return RatePace(ledger, make_limiter(plan.settings))
     queue = None if writer is None else BackPressure(writer, plan.queue_rows)
@@ -68,14 +83,17 @@ def build_actor(plan: Plan, index: int) -> Actor:
     writer, ledger = ShardWriter(plan.paths.shard(index)), open_ledger(plan)
     restarts, resumed = writer.epoch - 1, ledger[LedgerWord.RESUMED]
     policy: Policy
-    weights: BoardModule | None = None
+    weights: BoardModule | GradientWorker | None = None
     if settings.actor.inference == "served":
         policy = RemotePolicy(Mailbox(plan.paths.mailbox(index), plan.mailbox))
     else:
         seed = plan.seed("policy", index, restarts, resumed)
         context = PolicyContext(index, settings.actors, settings.env.lanes, seed, settings.replay.records_features)
         policy = make_policy(plan, context)
-        weights = BoardModule(policy.module, plan.paths.board)
+        if plan.pushes is not None:
+            weights = _make_gradient_worker(plan, index, policy, ledger)
+        else:
+            weights = BoardModule(policy.module, plan.paths.board)
 
     def make(errors: int) -> Env:
         return make_env(settings.env, settings.env.lanes, plan.seed("actor", index, restarts * 1000 + errors, resumed))
@@ -83,8 +101,19 @@ def build_actor(plan: Plan, index: int) -> Actor:
     return Actor(index, make, policy, writer, weights, ledger, make_pace(plan, ledger, writer), settings.actor)
 
 
+def _make_gradient_worker(plan: Plan, index: int, policy: Policy, ledger: Ledger) -> GradientWorker:
+    """An actor's half of learning, in the arithmetic of the learner."""
+    keep_freed_memory()
+    settings, definition = plan.settings, plan.settings.definition
+    context = LearnerContext(plan.learner_device, settings.learner.autocast, settings.learner.compile)
+    learner = definition.make_learner(settings.algorithm, plan.spec, context)
+    assert isinstance(learner, PushLearner)
+    weights, board = BoardModule(learner.module, plan.paths.board), GradientBoard(plan.paths.gradients(index))
+    return GradientWorker(learner, policy.module, weights, board, definition.steps_per_draw(settings.algorithm), ledger)
+
+
 def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
-    """The learner, which continues from its last checkpoint if there is one."""
+    """A learner, which continues from the run's last checkpoint if there is one; or from the other learners."""
     # Here, so that the other roles start without numba: see `shoal.replay`.
     from shoal.loops.health import Probe
     from shoal.loops.learner import LearnerLoop
@@ -95,20 +124,31 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
     settings, definition = plan.settings, plan.settings.definition
     _limit_threads(settings.learner.threads)
     keep_freed_memory()
-    device = plan.learner_device
+    device = plan.device_of_learner(index)
     if device.type == "cuda":
+        if (device.index or 0) >= torch.cuda.device_count():  # Ray shows this process the one that it got
+            device = torch.device("cuda")
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
-    ledger = open_ledger(plan)
+    patience = math.inf if settings.replay.rollout else PATIENCE_SECONDS
+    team = Learners(plan.paths.learners, index, settings.learners, patience) if settings.learners > 1 else None
+    ledger = open_ledger(plan) if team is None else RankLedger(plan.paths.replay, plan.shards, team)
     resumed = ledger[LedgerWord.RESUMED]
-    torch.manual_seed(plan.seed("learner", again=ledger[LedgerWord.LEARNERS], resumed=resumed))
-    ledger.add(LedgerWord.LEARNERS, 1)
+    again = team.of(index, Word.EPOCH) - 1 if team else ledger[LedgerWord.LEARNERS]
+    torch.manual_seed(plan.seed("learner", index, again, resumed))
+    if index == 0:
+        ledger.add(LedgerWord.LEARNERS, 1)
     prioritized = any(part.type == "prioritized" for part in settings.replay.selectors)
-    context = LearnerContext(device, settings.learner.autocast, settings.learner.compile, prioritized)
+    context = LearnerContext(device, settings.learner.autocast, settings.learner.compile, prioritized, team)
     learner = definition.make_learner(settings.algorithm, plan.spec, context)
-    readers = [ShardReader(path) for path in plan.shards]
+    weights = BoardModule(learner.module, plan.paths.board)
+    if plan.pushes is not None:
+        boards = [GradientBoard(plan.paths.gradients(index)) for index in range(settings.actors)]
+        pushed = GradientSource(boards, plan.pushes, lambda: weights.board.version, ledger)
+        return LearnerLoop(learner, pushed, weights, ledger, settings.learner, plan.paths.checkpoints)
+    readers = [ShardReader(plan.shards[actor]) for actor in plan.learner_actors(index)]
     view = definition.make_view(settings.algorithm, plan.schema)
-    seed = plan.seed("replay", again=ledger.updates, resumed=resumed)
+    seed = plan.seed("replay", index, ledger.updates, resumed)
     group = None
     if settings.share.registry:
         group = SharingGroup(settings, plan.spec, plan.shards, plan.paths.checkpoints.parent.name, ledger)
@@ -118,21 +158,22 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
         features = BoardFeatures(policy, plan.paths.board, device)
     replay = Replay(
         readers,
-        settings.replay.make_selector(features, plan.queue_capacity, ledger.updates),
+        settings.replay.make_selector(
+            features, plan.queue_capacity, ledger.updates, partial(plan.learner_share, index)
+        ),
         view,
-        settings.learner.most_draws,
-        batch_min=settings.learner.batch.min,
+        plan.learner_share(index, settings.most_draws),
+        batch_min=plan.fewest_draws(index),
         ring=settings.learner.prefetch + 2,
         seed=seed,
         threads=settings.replay.threads,
         guests=partial(group.guests, readers, view, seed) if group else None,
         **pinned_on(device),
     )
-    source = PacedReplay(replay, make_pace(plan, ledger), ledger)
+    source = PacedReplay(replay, make_pace(plan, ledger, learner=index), ledger)
     batches = Prefetcher(source, settings.learner.prefetch) if settings.learner.prefetch else source
-    weights = BoardModule(learner.module, plan.paths.board)
-    probe = Probe(learner, prioritized) if settings.health.enabled else None
-    return LearnerLoop(learner, batches, weights, ledger, settings.learner, plan.paths.checkpoints, group, probe)
+    probe = Probe(learner, prioritized) if settings.health.enabled and index == 0 else None
+    return LearnerLoop(learner, batches, weights, ledger, settings.learner, plan.paths.checkpoints, group, probe, team)
 
 
 def build_evaluator(plan: Plan, index: int = 0) -> Evaluator:
@@ -166,7 +207,7 @@ def build_inference(plan: Plan, index: int = 0) -> InferenceServer:
     policy = make_policy(plan, PolicyContext(0, 1, plan.lanes, seed, settings.replay.records_features))
     _move(policy, device, plan, "actor.inference_device")
     weights = BoardModule(policy.module, plan.paths.board)
-    return InferenceServer(policy, mailboxes, weights, ledger, settings.actor, **pinned_on(device))
+    return InferenceServer(cast(ServedPolicy, policy), mailboxes, weights, ledger, settings.actor, **pinned_on(device))
 
 
 def _move(policy: Policy, device: torch.device, plan: Plan, setting: str) -> None:

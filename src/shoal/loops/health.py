@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from shoal.algorithms.interface import Forward, Learner
-from shoal.types import Sample, Sequence
+from shoal.types import Gradients, Sample, Sequence
 
 ROWS, LARGE_ROWS, LARGE = 256, 64, 4096
 """Most observations of one look; fewer if one has more values than this, as images have: Nature's network takes 76 ms
@@ -70,6 +70,7 @@ class Probe:
     def look(self, sample: Sample) -> Health:
         """At the learner's networks, with a batch that it has just learned from."""
         data = sample.data
+        assert not isinstance(data, Gradients), "nothing to look at"
         self._largest_reward = max(self._largest_reward, float(np.abs(data.reward).max(initial=0.0)))
         rows = math.nan
         if self._prioritized:  # E[size * P] of the draws is size * sum of P^2
@@ -92,7 +93,7 @@ def count_dead(watched: Mapping[str, Forward], obs: Tensor, action: Tensor) -> t
     """The layers of these networks. Scalars are fetched from the device once."""
     found: list[tuple[str, int, bool, Tensor, int]] = []
     for network, forward in watched.items():
-        with _Activations() as seen:
+        with _Activations(len(obs)) as seen:
             forward(obs, action)
         for number, (filters, alive) in enumerate(seen.layers, 1):
             found.append((network, number, filters, (~alive).sum(), alive.numel()))
@@ -105,15 +106,19 @@ class _Activations(TorchFunctionMode):
     large and all alike, as in a task that is solved, its units are saturated and nothing is wrong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
         super().__init__()
+        self._rows = rows
         self.layers: list[tuple[bool, Tensor]] = []
         """Whether it is a convolution's, and which units are alive."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in ("relu", "relu_"):  # of torch or of a tensor
-            # [B, F]; [M, B, F] of an ensemble; [B, C, H, W]
-            rows = {2: (0,), 3: (1,), 4: (0, 2, 3)}[out.dim()]
+            # [B, F]; [M, B, F] of an ensemble; [B, C, H, W]. A network of the user's may have others, of whose axes
+            # nothing is known.
+            rows = {2: (0,), 3: (1,), 4: (0, 2, 3)}.get(out.dim())
+            if rows is None or out.shape[rows[0]] != self._rows or (out.dim() == 3 and len(out) == self._rows):
+                return out
             self.layers.append((out.dim() == 4, out.amax(dim=rows) > 0))
         return out

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from shoal.algorithms.interface import Outcome, Policy
+from shoal.algorithms.interface import Outcome, ServedPolicy
 from shoal.loops.mailbox import Mailbox, pause
 from shoal.loops.reports import InferenceReport
 from shoal.loops.settings import ActorSettings
@@ -37,7 +37,7 @@ class InferenceServer:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: ServedPolicy,
         mailboxes: Sequence[Mailbox],
         weights: BoardModule,
         ledger: Ledger,
@@ -118,7 +118,8 @@ class InferenceServer:
             places[index] = rows
         size = len(ready) * lanes
         state = tuple(torch.cat(parts) for parts in zip(*(self._states[index] for index in ready), strict=True))
-        decision = self._policy.act(self._obs[:size], state, self._first[:size], explore=True)
+        asking = np.concatenate([index * lanes + np.arange(lanes) for index in ready])
+        decision = self._policy.act(self._obs[:size], state, self._first[:size], explore=True, lanes=asking)
         answer = {"action": decision.action, **self._policy.record(_NOTHING_YET)}
         for index, number in ready.items():
             rows = places[index]

@@ -18,6 +18,7 @@ from shoal.loops.reports import LearnerReport
 from shoal.loops.restoring import restore
 from shoal.loops.settings import LearnerSettings
 from shoal.loops.sharing_group import SharingGroup
+from shoal.loops.team import POLL_SECONDS, Learners, MemberLost
 from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.source import Source
@@ -62,6 +63,7 @@ class LearnerLoop:
         checkpoints: Path,
         group: SharingGroup | None = None,
         probe: Probe | None = None,
+        team: Learners | None = None,
     ) -> None:
         """Goes on where the run's last learner stopped: see `restoring`.
 
@@ -74,11 +76,15 @@ class LearnerLoop:
             checkpoints: their folder.
             group: the runs this one shares replay with.
             probe: looks at the learner's health.
+            team: the run's learners, if there are several. The first one publishes, saves and counts updates.
         """
         self._learner, self._source, self._weights, self._ledger = learner, source, weights, ledger
         self._settings, self._checkpoints = settings, checkpoints
         self._group, self._notes_given = group, set[str]()
-        self._notes = restore(learner, weights, checkpoints)
+        self._team, self._first = team, team is None or team.rank == 0
+        self._restored = team is None
+        self._notes = restore(learner, weights, checkpoints) if team is None else ()
+        self._waiting: Sample | None = None  # drawn, and not yet learned from, because other learners have no batch
         self._probe, self._next_look = probe, 0
         self._health: Health | None = None
         self._means = _Means()
@@ -92,23 +98,31 @@ class LearnerLoop:
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         done, waited, stale, aged = 0, 0.0, 0.0, 0
-        while (updates is None or done < updates) and not self._ledger.stop:
+        exchanged, pause = self._team.seconds if self._team else math.nan, POLL_SECONDS
+        while (updates is None or done < updates) and not (self._ledger.stop and self._may_leave()):
             asked = time.perf_counter()
             if asked >= deadline:
                 break
-            sample = self._source.sample()
-            if sample is None and updates is None:
-                time.sleep(WAIT_SECONDS)
-            if sample is None or self._source.draws_ahead:
+            sample, self._waiting = self._waiting or self._source.sample(), None
+            due = sample is not None if self._team is None else self._due(self._team, sample)
+            if not due and updates is None:
+                pause = WAIT_SECONDS if sample is None else min(WAIT_SECONDS, 2 * pause)
+                time.sleep(pause)
+            if not due or self._source.draws_ahead:
                 waited += time.perf_counter() - asked
-            if sample is None:
+            pause = pause if not due else POLL_SECONDS
+            if not due:
                 if updates is not None or self._ledger.orphaned:
                     break
                 continue
-            if not math.isnan(sample.weights_version):  # else all rows are of other runs, with other weights
+            if sample is not None and not math.isnan(sample.weights_version):  # else all rows are of other runs
                 stale, aged = stale + max(0.0, self._weights.board.version - sample.weights_version), aged + 1
-            self._update(sample)
-            if not done and self._probe and (updates is None or self._ledger.env_steps >= self._next_look):
+            try:
+                self._update(sample)
+            except MemberLost:
+                continue
+            looks = not done and (updates is None or self._ledger.env_steps >= self._next_look)
+            if self._probe and sample is not None and looks:
                 self._health, self._next_look = self._probe.look(sample), self._ledger.env_steps + LOOK_STEPS
             done += 1
         metrics = self._means.take()
@@ -125,7 +139,38 @@ class LearnerLoop:
             replay=self._source.metrics(),
             shared=self._group.metrics() if self._group else {},
             health=self._health,
+            rank=self._team.rank if self._team else 0,
+            exchanged=self._team.seconds - exchanged if self._team else math.nan,
         )
+
+    def _due(self, team: Learners, sample: Sample | None) -> bool:
+        """Whether all learners make an update now; keeps the sample if not."""
+        try:
+            if not team.joined and not self._join(team):
+                due = False
+            else:
+                due = team.may_update(sample is not None)
+        except MemberLost:
+            due = False
+        self._waiting = None if due else sample
+        return due
+
+    def _join(self, team: Learners) -> bool:
+        """Becomes one of the learners, with the state that they have; the first of all has the run's."""
+        if not team.join():
+            return False
+        if team.leader == team.rank and team.all_new:
+            self._notes += restore(self._learner, self._weights, self._checkpoints)
+        state = team.copy_state(self._learner.state())
+        if team.leader != team.rank:
+            self._learner.load_state(state)
+        self._restored = True
+        team.holds(int(state.scalars["learner_updates"]))
+        return True
+
+    def _may_leave(self) -> bool:
+        """Whether no other learner waits for this one in an update."""
+        return self._team is None or self._team.may_leave()
 
     @property
     def stopping(self) -> bool:
@@ -135,9 +180,10 @@ class LearnerLoop:
         """Publishes the final weights, saves a last checkpoint and stops. A second call does nothing."""
         if not self._ended:
             self._ended = True
-            if not self._ruined:
-                self._weights.publish()
-            self.save()
+            if self._first and self._restored:
+                if not self._ruined:
+                    self._weights.publish()
+                self.save()
             self.close()
             if self._group:
                 self._group.leave()
@@ -169,16 +215,19 @@ class LearnerLoop:
             self._notes_given.update(notes)
         return notes
 
-    def _update(self, sample: Sample) -> None:
+    def _update(self, sample: Sample | None) -> None:
         result = self._learner.step(sample)
-        publish = (self._ledger[LedgerWord.UPDATES] + 1) % self._settings.publish_every == 0
-        save = time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds
+        if self._team is not None:
+            self._team.holds_another()
+        publish = self._first and (self._ledger[LedgerWord.UPDATES] + 1) % self._settings.publish_every == 0
+        save = self._first and time.monotonic() - self._saved_at >= self._settings.checkpoint_seconds
         if publish or save or result.priorities is not None:
             self._require_finite(result)
-        if result.priorities is not None:
+        if sample is not None and result.priorities is not None:
             self._source.update_priorities(sample.keys, result.priorities)
         self._means.add(result.metrics)
-        self._ledger.add(LedgerWord.UPDATES, 1)
+        if self._first:
+            self._ledger.add(LedgerWord.UPDATES, 1)
         if publish:
             self._weights.publish()
         if save:
@@ -189,12 +238,12 @@ class LearnerLoop:
         this is called only before publishing or saving, which waits for the device in any case.
         """
         norms = [value for name, value in result.metrics.items() if name.endswith("gradient_norm")]
-        watched = norms or [result.metrics["loss"]]
+        watched = norms or [loss for name, loss in result.metrics.items() if name == "loss"]
         finite = result.priorities is None or bool(np.isfinite(result.priorities).all())
         if not finite or not all(bool(torch.isfinite(value)) for value in watched):
             self._ruined = True
             raise ShoalError(
-                f"The loss became {float(result.metrics['loss'])} at update {self._ledger.updates + 1}. "
+                f"The loss became {float(result.metrics.get('loss', math.nan))} at update {self._ledger.updates + 1}. "
                 "Nothing of it was published or saved. Start a new run with a lower algorithm.learning_rate or "
                 "algorithm.gradient_clip; if the environment's rewards are the cause, correct them and resume this one."
             )

@@ -35,5 +35,5 @@ def torch_threads(settings: RunSettings, cores: int, *, alone: bool = False) -> 
         return settings.actor.threads
     if settings.evaluation.threads != "auto":
         return settings.evaluation.threads
-    others = settings.actors + settings.learner.threads + (settings.actor.inference == "served")
+    others = settings.actors + settings.learners * settings.learner.threads + (settings.actor.inference == "served")
     return max(1, min(MOST_THREADS, cores - (0 if alone else others)))

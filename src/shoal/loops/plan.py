@@ -5,6 +5,7 @@ The driver makes it once, which takes an environment to look at, and sends it to
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from shoal.algorithms import ALGORITHMS
+from shoal.algorithms.interface import PushRules
 from shoal.envs import describe_env
 from shoal.errors import ConfigError
 from shoal.loops.mailbox import Layout
@@ -70,21 +72,43 @@ class Plan:
         """Ring rows of each actor's shard."""
         return max(64, -(-self.settings.replay.capacity // self.lanes))
 
+    def learner_actors(self, learner: int) -> range:
+        """The actors whose shards a learner reads."""
+        return range(learner, self.settings.actors, self.settings.learners)
+
+    def learner_share(self, learner: int, count: int) -> int:
+        """A learner's part of some draws."""
+        return learner_draws(self.settings, count)[learner]
+
+    def fewest_draws(self, learner: int) -> int | None:
+        """Draws of a learner's smallest batch; None: all are the largest."""
+        rollout, least = self.settings.replay.rollout, self.settings.learner.batch.min
+        if rollout is not None:
+            return math.ceil(rollout.share * len(self.learner_actors(learner))) * self.settings.env.lanes
+        return None if least is None else max(1, self.learner_share(learner, least))
+
     @property
     def queue_capacity(self) -> int:
         """Sequences that a queue without a capacity of its own holds."""
-        most = self.settings.learner.most_draws
+        most = self.settings.most_draws
         fresh = (round(part.ratio * most) for part in self.settings.replay.selectors if part.is_queue)
         return QUEUED_BATCHES * max(1, max(fresh, default=0))
 
     @property
     def queue_rows(self) -> int | None:
         """Rows that an actor may write ahead of the queue's reader; None when nothing holds it back."""
-        queue = self.settings.replay.queue
-        if queue is None:
+        queue, rollout = self.settings.replay.queue, self.settings.replay.rollout
+        if queue is None and rollout is None:
             return None
         before = self.span.before + self.span.overlap
-        return queue_rows(queue.capacity or self.queue_capacity, self.span.stride, self.lanes, before)
+        capacity = self.lanes if queue is None else queue.capacity or self.queue_capacity
+        return queue_rows(capacity, self.span.stride, self.lanes, before)
+
+    @property
+    def pushes(self) -> PushRules | None:
+        """How actors push gradients to the learner; None: it computes them itself."""
+        rules = self.settings.definition.pushes
+        return None if rules is None else rules(self.settings.algorithm, self.settings.actors)
 
     @property
     def mailbox(self) -> Layout:
@@ -97,8 +121,26 @@ class Plan:
 
     @property
     def learner_device(self) -> torch.device:
-        """Where the learner computes."""
-        return choose_device(self.settings.learner.device, self.spec)
+        """Where the (first) learner computes."""
+        return self.device_of_learner(0)
+
+    def device_of_learner(self, learner: int) -> torch.device:
+        """Where one of the learners computes. To apply gradients takes no GPU, and to bring them there takes longer."""
+        if self.pushes is not None:
+            return torch.device("cpu")
+        wanted = self.settings.learner.device
+        return choose_device(wanted if isinstance(wanted, str) else wanted[learner], self.spec)
+
+    def require_devices(self) -> torch.device:
+        """The (first) learner's device. Refuses GPUs that are not there. For the driver, which sees all of them."""
+        devices = [self.device_of_learner(one) for one in range(self.settings.learners)]
+        for one in devices:
+            if one.type == "cuda" and (one.index or 0) >= (count := torch.cuda.device_count()):
+                raise ConfigError(
+                    f"learner.device = {str(one)!r}, but this machine has {count} GPU{'s' * (count > 1)}, counted from "
+                    "cuda:0: name one of them; several learners may share one."
+                )
+        return devices[0]
 
     @property
     def inference_device(self) -> torch.device:
@@ -146,6 +188,12 @@ def make_plan(settings: RunSettings, paths: RunPaths | None = None) -> Plan:
         columns += (algorithm.feature_column(settings.algorithm, spec),)
     schema = step_schema(spec, columns)
     return Plan(settings, spec, schema, algorithm.make_view(settings.algorithm, schema).span, paths)
+
+
+def learner_draws(settings: RunSettings, count: int) -> list[int]:
+    """How some draws are divided among the learners: as their shards are, so that all rows are drawn equally often."""
+    read = np.array([len(range(one, settings.actors, settings.learners)) for one in range(settings.learners)])
+    return list(map(int, np.diff(count * np.cumsum([0, *read]) // settings.actors)))
 
 
 def make_limiter(settings: RunSettings) -> RateLimiter:

@@ -8,16 +8,19 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from shoal.algorithms.interface import PolicyContext
+from shoal.algorithms.pushes import push_size
 from shoal.errors import CorruptShard, NoSpace
 from shoal.loops.counts import Counts, header_counts, heal
+from shoal.loops.gradient_board import GradientBoard, gradient_board_bytes
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan
+from shoal.loops.team import STRIDE, Learners
 from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
 from shoal.replay import Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
 from shoal.replay.counters import WORDS, Counters
@@ -39,8 +42,10 @@ def needed_bytes(plan: Plan, roles: int) -> int:
     each = sum(columns) + words + _SCHEMA
     if settings.actor.inference == "served":
         each += reserved_bytes(plan.mailbox.record.itemsize) + words
+    if plan.pushes is not None:
+        each += reserved_bytes(gradient_board_bytes(push_size(_network(plan)))) + words
     board = reserved_bytes(board_bytes(count_weights(_network(plan)))) + words
-    processes = reserved_bytes(roles * 8)
+    processes = reserved_bytes(roles * 8) + reserved_bytes(settings.learners * STRIDE * 8)
     return settings.actors * each + board + words + processes + _DOCUMENTS
 
 
@@ -66,10 +71,15 @@ def prepare(plan: Plan, roles: int, run: str, known: Callable[[], Counts] = Coun
         _prepare_board(plan, notes)
         _make_room(places.processes)
         Counters.create(places.processes, roles)
+        if settings.learners > 1:
+            _make_room(places.learners)
+            Learners.create(places.learners, settings.learners)
         if settings.actor.inference == "served":
             for index in range(settings.actors):
                 _make_room(places.mailbox(index))
                 Mailbox.create(places.mailbox(index), plan.mailbox)
+        if plan.pushes is not None:
+            _prepare_gradients(plan, notes)
     except NoSpace as error:
         if not (aside := sorted(places.replay.glob(f"*.{UNUSABLE}-*"))):
             raise
@@ -144,7 +154,7 @@ def _check_rows(shard: ShardReader, spec: EnvSpec) -> None:
             raise CorruptShard(f"{shard.path} holds rows that cannot be: look at {', '.join(wrong)}. It is damaged.")
 
 
-def _network(plan: Plan) -> nn.Module:
+def _network(plan: Plan) -> Any:
     # A policy has the same weights. A learner would import its optimizer, which takes seconds.
     context = PolicyContext(lanes=plan.settings.env.lanes)
     return plan.settings.definition.make_policy(plan.settings.algorithm, plan.spec, context).module
@@ -164,6 +174,25 @@ def _prepare_board(plan: Plan, notes: list[str]) -> None:
                 set_aside(file)
     WeightBoard.create(places.board, count_weights(network))
     BoardModule(network, places.board).publish()
+
+
+def _prepare_gradients(plan: Plan, notes: list[str]) -> None:
+    """Boards of an earlier execution are kept, with the gradients that nobody has taken yet."""
+    size = push_size(_network(plan))
+    for path in (plan.paths.gradients(index) for index in range(plan.settings.actors)):
+        files = (path, path.with_suffix(".words"))
+        if any(file.exists() for file in files):
+            try:
+                (board := GradientBoard(path)).check()
+                if board.size == size:
+                    continue
+                problem = f"{path.name} has gradients of another network."
+            except CorruptShard as error:
+                problem = str(error)
+            notes.append(f"{problem} It is set aside; the counts of its gradients begin again.")
+            for file in files:
+                set_aside(file)
+        GradientBoard.create(path, size)
 
 
 def _make_room(path: Path) -> None:

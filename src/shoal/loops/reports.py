@@ -91,19 +91,26 @@ class LearnerReport(Report):
     shared: Mapping[str, float] = field(default_factory=dict)
     """What was read from other runs, by metric name."""
     replay: Mapping[str, float] = field(default_factory=dict)
-    """What the source of the batches reports: rows, dropped priorities, the length of a queue."""
+    """What the source of the batches reports: rows, dropped priorities, the length of a queue; what a gradient server
+    took, whose names have a prefix of their own."""
 
     health: Health | None = None
     """The newest look at the learner's networks and draws."""
+    rank: int = 0
+    """Which of several learners this is. Their updates are the same, and counted once: the first one's."""
+    exchanged: float = math.nan
+    """Seconds spent in exchanges with the other learners; NaN: there are none."""
 
     @property
     def logged(self) -> Mapping[str, float]:
         """What its last updates read; nothing if there were none."""
-        if not self.updates:
+        if not self.updates or self.rank:
             return {}
-        replay = {f"replay/{name}": value for name, value in self.replay.items()}
+        replay = {name if "/" in name else f"replay/{name}": value for name, value in self.replay.items()}
         health = self.health.logged if self.health else {}
-        return {"train/staleness": self.staleness, **replay, **self.shared, **health}
+        share = self.exchanged / self.seconds
+        exchange = {} if math.isnan(share) else {"time/exchange_fraction": share}
+        return {"train/staleness": self.staleness, **replay, **self.shared, **health, **exchange}
 
 
 @dataclass(frozen=True)

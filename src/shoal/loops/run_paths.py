@@ -29,9 +29,18 @@ class RunPaths:
         """A 64-bit word for each role: its process id, once the role is built."""
         return self.replay / "processes.bin"
 
+    @property
+    def learners(self) -> Path:
+        """Where several learners of the run meet."""
+        return self.replay / "learners.bin"
+
     def shard(self, index: int) -> Path:
         """The shard of one actor."""
         return self.replay / f"shard_{index:03d}"
+
+    def gradients(self, index: int) -> Path:
+        """The gradients of one actor, for the learner."""
+        return self.replay / f"gradients_{index:03d}.bin"
 
     def mailbox(self, index: int) -> Path:
         """What one actor and the inference server exchange."""

@@ -45,10 +45,15 @@ class BatchSettings(_Section):
 class LearnerSettings(_Section):
     """How weights are updated."""
 
-    batch_size: int = Field(256, ge=1, le=65_536, description="Draws per update.")
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] | Literal["lanes"] = Field(
+        256, description="Draws per update; lanes: as many as there are lanes, for a rollout of each."
+    )
     batch: BatchSettings = BatchSettings()
     autocast: bool = Field(False, description="Compute in bfloat16 where it is safe; faster on GPUs.")
-    device: str = Field("auto", description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …")
+    device: str | tuple[str, ...] = Field(
+        "auto",
+        description="auto (a GPU, if there is one, for images), cpu, cuda, cuda:1, …; or a list, one per learner.",
+    )
     threads: int = Field(1, ge=1, le=64, description="Torch threads of the learner.")
     prefetch: int = Field(0, ge=0, le=64, description="Batches drawn ahead in a thread; 0 (none) suits small rows.")
     compile: bool = Field(
@@ -59,11 +64,6 @@ class LearnerSettings(_Section):
     publish_every: int = Field(8, ge=1, description="Updates between two publications of the weights.")
     checkpoint_seconds: float = Field(30.0, gt=0, description="Seconds between checkpoints.")
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept, beside the best.")
-
-    @property
-    def most_draws(self) -> int:
-        """Draws of the largest batch."""
-        return self.batch.max or self.batch_size
 
 
 class EvaluationSettings(_Section):
@@ -117,10 +117,13 @@ class RunSettings(_Section):
     """A complete run, as saved in `config.yaml`."""
 
     env: EnvSettings
-    algo: str = Field("apex-dqn", description="Algorithm; `shoal algorithms` lists them.")
+    algo: str = Field("apex-dqn", description="Algorithm: of `shoal algorithms`, or your own as `module:NAME`.")
     algorithm: SerializeAsAny[AlgorithmConfig] = Field(description="The algorithm's own hyper-parameters.")
     actors: int = Field(2, ge=1, le=4096, description="Actor processes.")
     actor: ActorSettings = ActorSettings()
+    learners: int = Field(
+        1, ge=1, le=64, description="Learner processes. They divide each batch; what is learned does not depend on it."
+    )
     learner: LearnerSettings = LearnerSettings()
     replay: ReplaySettings = ReplaySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -168,6 +171,12 @@ class RunSettings(_Section):
         return self.env if bound is None else self.env.model_copy(update={"max_episode_steps": bound})
 
     @property
+    def most_draws(self) -> int:
+        """Draws of the largest batch."""
+        size = self.learner.batch_size
+        return self.learner.batch.max or (self.actors * self.env.lanes if size == "lanes" else size)
+
+    @property
     def tolerance(self) -> float:
         """The rate limiter's tolerance: by default a few batches, at least what all actors insert in a few steps."""
         if self.replay.tolerance is not None:
@@ -178,4 +187,4 @@ class RunSettings(_Section):
     @property
     def rows_per_batch(self) -> int:
         """Steps that one update reads. The rate limiter counts steps, not draws."""
-        return self.learner.most_draws * self.definition.steps_per_draw(self.algorithm)
+        return self.most_draws * self.definition.steps_per_draw(self.algorithm)

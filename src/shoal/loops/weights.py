@@ -130,6 +130,12 @@ class BoardModule:
                 part.copy_(tensor.detach())
                 tensor.data = part
 
+    @staticmethod
+    def create(module: nn.Module, path: Path) -> BoardModule:
+        """Makes a board for this network, empty, and opens it. There must be none."""
+        WeightBoard.create(path, count_weights(module))
+        return BoardModule(module, path)
+
     def publish(self) -> None:
         """Puts the network's weights on the board."""
         for part, tensor in zip(self._parts, self._tensors, strict=True):

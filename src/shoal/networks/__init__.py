@@ -9,6 +9,8 @@ from shoal.networks.ensemble import EnsembleMLP as EnsembleMLP
 from shoal.networks.heads import QHead as QHead
 from shoal.networks.inputs import SeveralInputs as SeveralInputs
 from shoal.networks.inputs import make_torso as make_torso
+from shoal.networks.own import MakeOwn as MakeOwn
+from shoal.networks.own import OwnTorso as OwnTorso
 from shoal.networks.q_networks import QNetwork as QNetwork
 from shoal.networks.residual import ResidualCNN as ResidualCNN
 from shoal.networks.scratch import Scratch as Scratch

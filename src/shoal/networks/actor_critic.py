@@ -10,6 +10,7 @@ sequences at once.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from shoal.networks.inputs import Torso, make_torso
 from shoal.networks.normalization import ObservationNorm, ValueNorm
+from shoal.networks.own import MakeOwn, OwnTorso
 from shoal.types import ObsPart
 
 State = tuple[Tensor, Tensor]
@@ -50,6 +52,7 @@ class ActorCritic(nn.Module):
         normalize_observations: vectors are seen with mean 0 and deviation 1.
         normalize_values: the value head predicts returns with mean 0 and deviation 1.
         parts: the observation's inputs; none: the observation as a whole, by its shape and dtype.
+        own: a torso of the user's instead of the package's; no layer is put behind it.
     """
 
     def __init__(
@@ -68,14 +71,16 @@ class ActorCritic(nn.Module):
         normalize_observations: bool = False,
         normalize_values: bool = False,
         parts: tuple[ObsPart, ...] = (),
+        own: MakeOwn = None,
     ) -> None:
         super().__init__()
         parts = parts or (ObsPart.of(obs_shape, obs_dtype),)
         images = any(part.axes for part in parts)
-        made = make_torso(parts, hidden, torso, nn.Tanh)
-        self.torso = _Dense(made, made.out_features, image_hidden) if images else made
-        width = image_hidden if images else made.out_features
-        self.value_torso = None if share_torso or images or lstm else make_torso(parts, hidden, torso, nn.Tanh)
+        make = own or partial(make_torso, parts, hidden, torso, nn.Tanh)
+        made, dense = make(), images and own is None
+        self.torso = _Dense(made, made.out_features, image_hidden) if dense else made
+        width = image_hidden if dense else made.out_features
+        self.value_torso = None if share_torso or images or lstm else make()
         self.lstm = nn.LSTMCell(width, lstm) if lstm else None
         self.embedding = width
         outputs = params // 2 if gaussian else params
@@ -173,13 +178,14 @@ class _Dense(nn.Module):
 
 
 def _initialise(network: ActorCritic, *, small_policy_head: bool) -> None:
-    """Orthogonal weights and zero biases.
+    """Orthogonal weights and zero biases; a torso of the user's stays as it was made.
 
     With a small policy head all actions start equally likely. But where policy and value share a torso, the head's size
     is also that of the policy's gradient in it: with a hundredth, the torso would follow the value alone for long.
     """
+    own = {part for torso in network.modules() if isinstance(torso, OwnTorso) for part in torso.modules()}
     for module in network.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if module not in own and isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(module.weight, math.sqrt(2.0))
             assert module.bias is not None  # a layer may be made without one; none here is
             nn.init.zeros_(module.bias)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from shoal.networks.activations import Activation
 from shoal.networks.ensemble import EnsembleMLP
 from shoal.networks.normalization import ObservationNorm
+from shoal.networks.own import MakeOwn
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
@@ -29,6 +30,7 @@ class PolicyNetwork(nn.Module):
         activation: after every hidden layer.
         normalize: whether observations are normalised.
         tanh: whether the numbers are squeezed into (-1, 1).
+        own: a torso of the user's between the observation and the layers.
     """
 
     learned: Tensor
@@ -42,11 +44,13 @@ class PolicyNetwork(nn.Module):
         *,
         normalize: bool,
         tanh: bool,
+        own: MakeOwn = None,
     ) -> None:
         super().__init__()
         size = math.prod(obs_shape)
         self.norm = ObservationNorm(size) if normalize else None
-        self.body = EnsembleMLP(1, size, hidden, outputs, activation)
+        self.torso = None if own is None else own()
+        self.body = EnsembleMLP(1, self.torso.out_features if self.torso else size, hidden, outputs, activation)
         self.register_buffer("learned", torch.zeros(()))
         self._tanh = tanh
 
@@ -63,8 +67,12 @@ class PolicyNetwork(nn.Module):
 
     def from_normalized(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, outputs]. Of a batch that several networks look at, normalised once."""
-        out: Tensor = self.body(obs)[0]
+        out: Tensor = self.body(self.features(obs))[0]
         return torch.tanh(out) if self._tanh else out
+
+    def features(self, obs: Tensor) -> Tensor:
+        """[B, F] normalised -> what the layers see."""
+        return obs if self.torso is None else self.torso(obs)
 
 
 def mark_as_learned(module: nn.Module) -> None:
@@ -90,6 +98,7 @@ class CriticNetwork(nn.Module):
         activation: after every hidden layer.
         members: M; 2 for twins.
         outputs: 1 for a value, N for a distribution.
+        own: a torso of the user's before the action joins; one for all members, learned with them.
     """
 
     def __init__(
@@ -101,18 +110,27 @@ class CriticNetwork(nn.Module):
         *,
         members: int = 1,
         outputs: int = 1,
+        own: MakeOwn = None,
     ) -> None:
         super().__init__()
-        self.body = EnsembleMLP(members, math.prod(obs_shape) + action_size, hidden, outputs, activation)
+        self.torso = None if own is None else own()
+        size = self.torso.out_features if self.torso else math.prod(obs_shape)
+        self.body = EnsembleMLP(members, size + action_size, hidden, outputs, activation)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """[B, F], [B, A] -> [M, B, outputs]"""
-        out: Tensor = self.body(obs, action)
+        out: Tensor = self.body(self.features(obs), action)
         return out
+
+    def features(self, obs: Tensor) -> Tensor:
+        """[B, F] normalised -> what the layers see beside the action."""
+        return obs if self.torso is None else self.torso(obs)
 
     def judge(self, obs: Tensor, action: Tensor, first: int | None = None) -> Tensor:
         """The same for a policy's loss: the weights are constants, so no time goes into a gradient for them. Of the
         `first` so many members only, if given.
         """
-        out: Tensor = self.body(obs, action, first=first, constant=True)
+        with torch.no_grad():
+            features = self.features(obs)
+        out: Tensor = self.body(features, action, first=first, constant=True)
         return out

@@ -63,20 +63,25 @@ class SeveralInputs(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """[B, F] -> [B, out_features]"""
         features = [
-            image(_numbers(obs, part).unflatten(1, part.shape))
+            image(numbers(obs, part).unflatten(1, part.shape))
             for part, image in zip(self._seen, self.images, strict=True)
         ]
         if self.vectors is not None:
-            joined = torch.cat([_numbers(obs, part) for part in self._vectors], 1)
+            joined = torch.cat([numbers(obs, part) for part in self._vectors], 1)
             features.append(self.vectors(joined).to(features[0].dtype))
         return torch.cat(features, 1)
 
 
-def _numbers(obs: Tensor, part: ObsPart) -> Tensor:
+def numbers(obs: Tensor, part: ObsPart) -> Tensor:
     """One part of a batch of rows, [B, size]."""
     entries = obs[:, part.start : part.start + part.stored]
     # A copy, because a float32 must not begin between two multiples of four bytes.
     return entries if part.width == 1 else entries.clone(memory_format=torch.contiguous_format).view(torch.float32)
+
+
+def is_several(parts: tuple[ObsPart, ...]) -> bool:
+    """Whether an observation is a row of parts, not one image or vector."""
+    return len(parts) > 1 or bool(parts[0].start or parts[0].name)
 
 
 def convolutions(part: ObsPart, torso: Torso) -> Convolutions:
@@ -112,7 +117,7 @@ def make_torso(
     """
     if any(side < 1 for part in parts for side in part.shape):
         raise ConfigError(f"An observation of shape {', '.join(str(part.shape) for part in parts)} is empty.")
-    if len(parts) > 1 or parts[0].start or parts[0].name:
+    if is_several(parts):
         return SeveralInputs(parts, hidden, torso, activation)
     return _image_torso(parts[0], torso) if parts[0].axes else MLP(parts[0].size, hidden, activation)
 

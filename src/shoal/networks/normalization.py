@@ -5,6 +5,8 @@ The statistics are buffers, so they travel with the weights and are saved with t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -63,6 +65,7 @@ class ValueNorm(nn.Module):
         super().__init__()
         for name in ("mean", "scale", "seen", "first", "variance", "ready"):
             self.register_buffer(name, torch.full((1,), 1.0 if name == "scale" else 0.0))
+        self._sums: Tensor | None = None  # of returns observed and not agreed on; see `defer`
 
     def forward(self, normalized: Tensor) -> Tensor:
         """Values as they are."""
@@ -79,11 +82,33 @@ class ValueNorm(nn.Module):
     def observe(self, returns: Tensor, mask: Tensor) -> None:
         """Takes a batch of returns, [T, B], of those rows where `mask` is 1. `follow` makes use of it."""
         rows = mask.sum()
+        if self._sums is not None:
+            apart = (returns.double() - self.first.double()) * mask
+            self._sums.copy_(torch.stack((rows.double(), apart.sum(), apart.square().sum())))
+            return
         known = (rows > 0).float()  # 0: nothing to learn from this batch
-        rate = known * torch.clamp(1.0 / (self.seen + 1.0), min=VALUE_RATE)
         rows = rows.clamp(min=1.0)
         mean = (returns * mask).sum() / rows
-        spread = ((returns - mean).square() * mask).sum() / rows
+        self.include(mean, ((returns - mean).square() * mask).sum() / rows, known)
+
+    def defer(self) -> None:
+        """From now on `observe` only adds up: the batch is a part of one that other learners have parts of."""
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self.mean.device)
+
+    @torch.no_grad()
+    def agree(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Takes the returns that all learners have observed; `total` sums over them."""
+        assert self._sums is not None
+        rows, apart, square = total(self._sums).split(1)  # float64: float32 would lose a small deviation
+        known, apart = (rows > 0).to(self.mean.dtype), apart / rows.clamp(min=1.0)
+        spread = (square / rows.clamp(min=1.0) - apart.square()).clamp(min=0.0)
+        self.include((self.first + apart).to(self.mean.dtype), spread.to(self.mean.dtype), known)
+        self._sums.zero_()
+
+    @torch.no_grad()
+    def include(self, mean: Tensor, spread: Tensor, known: Tensor | float = 1.0) -> None:
+        """As `observe`, by the mean and the variance of a batch; `known` is 0 if it has none."""
+        rate = known * torch.clamp(1.0 / (self.seen + 1.0), min=VALUE_RATE)
         apart = mean - self.first
         # No difference of squares: a small deviation around a large mean would be lost in rounding.
         self.variance.copy_((1.0 - rate) * (self.variance + rate * apart.square()) + rate * spread)

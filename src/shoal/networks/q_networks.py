@@ -21,6 +21,7 @@ from shoal.errors import ConfigError
 from shoal.networks.heads import QHead
 from shoal.networks.inputs import make_torso
 from shoal.networks.normalization import ObservationNorm, ValueNorm
+from shoal.networks.own import MakeOwn
 from shoal.types import ObsPart
 
 
@@ -40,6 +41,7 @@ class QNetwork(nn.Module):
         normalize_observations: vectors are seen with mean 0 and deviation 1.
         normalize_values: the head predicts returns with mean 0 and deviation 1.
         parts: the observation's inputs; none: the observation as a whole, by its shape and dtype.
+        own: a torso of the user's instead of the package's.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class QNetwork(nn.Module):
         normalize_observations: bool = False,
         normalize_values: bool = False,
         parts: tuple[ObsPart, ...] = (),
+        own: MakeOwn = None,
     ) -> None:
         super().__init__()
         if any(width < 1 for width in hidden):
@@ -63,7 +66,7 @@ class QNetwork(nn.Module):
         images = any(part.axes for part in parts)
         self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not images else None
         self.value_norm = ValueNorm() if normalize_values else None
-        self.torso = make_torso(parts, hidden[:-1])
+        self.torso = make_torso(parts, hidden[:-1]) if own is None else own()
         width = hidden[-1] if hidden else 0
         width = image_hidden if images else (width + 1) // 2 if dueling else width
         self.head = QHead(self.torso.out_features, num_actions, width, dueling, quantiles)

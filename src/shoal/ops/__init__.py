@@ -25,7 +25,10 @@ from shoal.ops.distributions import MultiCategorical as MultiCategorical
 from shoal.ops.exploration import epsilon_greedy as epsilon_greedy
 from shoal.ops.exploration import epsilon_ladder as epsilon_ladder
 from shoal.ops.moments import Moments as Moments
+from shoal.ops.moments import joined_moments as joined_moments
 from shoal.ops.moments import merged_moments as merged_moments
+from shoal.ops.moments import moments_with_sums as moments_with_sums
+from shoal.ops.moments import sums_about as sums_about
 from shoal.ops.policy_learning import clipped_surrogate_loss as clipped_surrogate_loss
 from shoal.ops.policy_learning import explained_variance as explained_variance
 from shoal.ops.policy_learning import masked_mean as masked_mean
@@ -43,6 +46,8 @@ from shoal.ops.value_learning import q_learning_target as q_learning_target
 from shoal.ops.value_learning import quantile_huber_loss as quantile_huber_loss
 from shoal.ops.value_learning import quantile_midpoints as quantile_midpoints
 from shoal.ops.value_learning import td_error as td_error
+from shoal.ops.vtrace import GAE as GAE
 from shoal.ops.vtrace import VTrace as VTrace
 from shoal.ops.vtrace import discounts as discounts
+from shoal.ops.vtrace import gae as gae
 from shoal.ops.vtrace import vtrace as vtrace

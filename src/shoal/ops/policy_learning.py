@@ -6,6 +6,7 @@ Losses are per step, [T, B]. `masked_mean` averages them over the rows that hold
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ def clipped_surrogate_loss(
     behaviour_log_prob: Tensor,
     advantage: Tensor,
     *,
-    epsilon: float,
+    epsilon: float | Tensor,
     worker_clip: float = 2.0,
 ) -> Tensor:
     """Clipped surrogate loss around a target policy.
@@ -57,7 +58,7 @@ def clipped_surrogate_loss(
         target_log_prob: [T, B] log pi_target(a), of the target network.
         behaviour_log_prob: [T, B] log mu(a), of the policy that acted.
         advantage: [T, B] advantages.
-        epsilon: how far the ratio may move from 1 with a gradient, in (0, 1).
+        epsilon: how far the ratio may move from 1 with a gradient, in (0, 1); or a scalar tensor, which is not checked.
         worker_clip: largest mu / pi_target, at least 1.
 
     Returns:
@@ -69,7 +70,7 @@ def clipped_surrogate_loss(
         behaviour_log_prob=(behaviour_log_prob, "TB"),
         advantage=(advantage, "TB"),
     )
-    if not 0 < epsilon < 1:
+    if not isinstance(epsilon, Tensor) and not 0 < epsilon < 1:
         raise ValueError(f"epsilon must be in (0, 1), got {epsilon}.")
     if not worker_clip >= 1:
         raise ValueError(f"worker_clip must be at least 1, got {worker_clip}.")
@@ -77,7 +78,8 @@ def clipped_surrogate_loss(
     # The same r with one exponential: pi / max(pi_target, mu / worker_clip).
     anchor = torch.maximum(target_log_prob, behaviour_log_prob - math.log(worker_clip)).detach()
     ratio = (log_prob - anchor).clamp(max=_LARGEST_LOG_RATIO).exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1.0 - epsilon, 1.0 + epsilon) * advantage)
+    clipped = ratio.clamp(1.0 - epsilon, 1.0 + epsilon)  # type: ignore[arg-type]  # both bounds are of one type
+    return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def relevance_mask(kl: Tensor, threshold: float) -> Tensor:
@@ -98,22 +100,23 @@ def relevance_mask(kl: Tensor, threshold: float) -> Tensor:
     return kl.detach() < threshold
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
     """Mean of x where mask is 1, sum(x * mask) / max(1, sum(mask)).
 
     Args:
         x: of any shape. Where the mask is 0 it is ignored, even if it is not finite.
         mask: bool, or floats 0 and 1, shaped as `x`.
+        dim: the axes to average over; None: all.
 
     Returns:
-        [] mean; 0 if everything is masked.
+        [] or [...] mean; 0 where everything is masked.
     """
     check_floating(x=x)
     if mask.shape != x.shape:
         raise ValueError(f"mask must be of x's shape {tuple(x.shape)}, got shape {tuple(mask.shape)}.")
     if mask.dtype != torch.bool:
         check_floating(mask=mask)
-    return torch.where(mask.bool(), x * mask, 0.0).sum() / mask.sum().clamp(min=1)
+    return torch.where(mask.bool(), x, 0.0).sum(dim) / mask.sum(dim).clamp(min=1)
 
 
 def explained_variance(targets: Tensor, values: Tensor, mask: Tensor) -> Tensor:
@@ -136,16 +139,23 @@ def explained_variance(targets: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         return explained.clamp(min=-1.0)
 
 
-def normalized(x: Tensor, mask: Tensor) -> Tensor:
+def normalized(x: Tensor, mask: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Zero mean and unit deviation over the rows that count; 0 elsewhere.
 
     Args:
         x: [T, B]
         mask: [T, B] as for `masked_mean`.
+        total: sums three numbers, [3] float64, over all parts of the batch; None: this is the whole batch.
 
     Returns:
         [T, B]
     """
     check_axes(x=(x, "TB"), mask=(mask, "TB"))
+    if total is not None:
+        counted = torch.where(mask.bool(), x, 0.0).detach().double()
+        sums = total(torch.stack((mask.sum().double(), counted.sum(), counted.square().sum())))
+        mean, square = (sums[1:] / sums[0].clamp(min=1.0)).unbind()
+        deviation = (square - mean.square()).clamp(min=0.0).sqrt()
+        return ((x - mean.to(x.dtype)) * mask) / (deviation + 1e-6).to(x.dtype)
     centred = (x - masked_mean(x, mask)) * mask
     return centred / (masked_mean(centred.square(), mask).sqrt() + 1e-6)

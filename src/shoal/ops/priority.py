@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from shoal.ops._checks import check_axes
 
 
-def importance_weights(probabilities: Tensor, size: int | Tensor, beta: float) -> Tensor:
+def importance_weights(
+    probabilities: Tensor,
+    size: int | Tensor,
+    beta: float,
+    largest: Callable[[Tensor], Tensor] = lambda weight: weight,
+) -> Tensor:
     """Importance weights of a prioritized batch, (N P)^-beta over the largest of the batch.
 
     One weight per sample, to be multiplied with that sample's loss. The division makes the largest weight 1, so that
@@ -22,6 +29,7 @@ def importance_weights(probabilities: Tensor, size: int | Tensor, beta: float) -
         size: N, the number of rows that could have been drawn; [B] where draws come from several sets of rows, the
             size of each draw's set. Uniform draws then weigh the same, whatever the size of their set.
         beta: how much of the bias to correct, from 0 (none) to 1 (all).
+        largest: from the largest weight of this batch to the one to divide by, where this is a part of a batch.
 
     Returns:
         [B] float32 weights in (0, 1].
@@ -41,4 +49,4 @@ def importance_weights(probabilities: Tensor, size: int | Tensor, beta: float) -
         raise ValueError(f"probabilities must be positive and at least one, got shape {tuple(probabilities.shape)}.")
     with torch.no_grad():
         weights = (size * probabilities).pow(-beta)
-        return (weights / weights.max()).to(torch.float32)
+        return (weights / largest(weights.max())).to(torch.float32)

@@ -1,4 +1,4 @@
-"""V-trace: values and advantages of a policy, from experience of another one.
+"""V-trace: values and advantages of a policy, from experience of another one. GAE: the same from its own experience.
 
 All tensors are time-major, [T, B], and rows are as they happened. Row t holds the state before step t and what the step
 brought. After an episode's end comes one row that holds its final observation and no step; it is masked.
@@ -115,3 +115,38 @@ def vtrace(
         targets = values + corrections  # [T+1, B]
         advantages = pg_rhos * (reward + discount * targets[1:] - values[:-1])
         return VTrace(targets[:-1], advantages, rhos)
+
+
+class GAE(NamedTuple):
+    """What `gae` returns; nothing carries a gradient.
+
+    Attributes:
+        advantages: [T, B] 0 where masked.
+        targets: [T, B] advantages plus values: what the value of each row should become.
+    """
+
+    advantages: Tensor
+    targets: Tensor
+
+
+def gae(values: Tensor, reward: Tensor, discount: Tensor, mask: Tensor, *, lambda_: float) -> GAE:
+    """Generalised advantage estimates.
+
+        A_t = delta_t + d_t lambda A_{t+1},    delta_t = r_t + d_t V_{t+1} - V_t,    A_T = 0
+
+    This is V-trace with all ratios 1: its correction of a value is the advantage.
+
+    "High-Dimensional Continuous Control Using Generalized Advantage Estimation", https://arxiv.org/abs/1506.02438.
+
+    Args:
+        values: [T+1, B] V of every row and of the one after the last.
+        reward: [T, B] rewards.
+        discount: [T, B] gamma, or 0 where the episode terminated.
+        mask: [T, B] 0 where a row holds no step; the step before it bootstraps from its value.
+        lambda_: in [0, 1]; 0: the error of one step, 1: the whole return less the value.
+
+    Returns:
+        Advantages and targets, [T, B].
+    """
+    targets = vtrace(torch.zeros_like(reward), values, reward, discount, mask, lambda_=lambda_).targets
+    return GAE(targets - values[:-1].detach(), targets)

@@ -19,6 +19,7 @@ from shoal.replay.ledger import Ledger, LedgerWord
 from shoal.replay.rate_limiter import RateLimiter
 from shoal.replay.schema import Column, Schema, step_schema
 from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
+from shoal.replay.stream import Stream
 from shoal.replay.views import NStepView, SequenceView, Span, View
 from shoal.types import Keys
 
@@ -62,6 +63,7 @@ __all__ = [
     "ShardReader",
     "ShardWriter",
     "Span",
+    "Stream",
     "Uniform",
     "View",
     "create_shard",

@@ -6,11 +6,18 @@ A pace reads counters and never waits itself: a caller that is refused asks agai
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from shoal.replay.back_pressure import BackPressure
+from shoal.replay.counters import Counters
 from shoal.replay.ledger import Ledger, LedgerWord
 from shoal.replay.rate_limiter import RateLimiter
+from shoal.replay.shard import Header, ShardWriter
+
+_HEAD, _GRANT = int(Header.HEAD), int(Header.GRANT)
 
 
 class Pace(Protocol):
@@ -86,3 +93,36 @@ class QueuePace:
 
     def grant(self, steps: int) -> None:
         """Nothing: the queue's reader grants rows of each shard, see `back_pressure`."""
+
+
+class BarrierPace:
+    """Actors and learner meet: each actor writes one rollout, the learner waits for them and takes them all.
+
+    The rule is one number in each shard's header, `grant`: the row at which its rollout is complete. The learner raises
+    it when it has published the weights for the next one (see `selectors/rollout.py`). An actor that was restarted goes
+    on to the same row. A stream that was cut is granted the rows it lacks as soon as the others are done.
+    """
+
+    longest_wait = 0.001
+
+    def __init__(self, shards: Sequence[Path], share: float, writer: ShardWriter | None = None) -> None:
+        """Args:
+        shards: of all actors.
+        share: of the actors that must be done.
+        writer: the shard of the actor that asks; None for those who do not act.
+        """
+        self._headers = [Counters(shard / "header.bin", writable=False).words for shard in shards]
+        self._missing = len(shards) - math.ceil(share * len(shards))
+        self._own = None if writer is None else writer.header.words
+
+    def may_act(self) -> bool:
+        return self._own is None or self._own[_HEAD] < self._own[_GRANT]
+
+    def may_learn(self) -> bool:
+        return sum([words[_HEAD] < words[_GRANT] for words in self._headers]) <= self._missing
+
+    def batches_due(self, rows: int) -> int:
+        return int(self.may_learn())
+
+    def grant(self, steps: int) -> None:
+        """Nothing: the selector grants rows of each shard."""

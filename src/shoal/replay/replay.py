@@ -232,8 +232,11 @@ class Replay:
         return True
 
     def _mean_version(self, keys: Keys, count: int) -> float:
-        """Mean version of the weights behind some of the first `count` keys; NaN when there are none."""
+        """Mean version of the weights behind some of the first `count` keys, for a sequence behind its middle row; NaN
+        when there are none.
+        """
         if not count:
             return math.nan
+        keys = keys._replace(logical=keys.logical + self._steps // 2)
         total = sum_uint32(*keys, count, VERSION_STRIDE, self._table.rows, self._table["weights_version"])
         return float(total) / len(range(0, count, VERSION_STRIDE))

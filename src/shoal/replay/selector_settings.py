@@ -64,6 +64,20 @@ class CircularSettings(_Queue):
     passes: int = Field(2, ge=1, le=1_024, description="Times every batch is used.")
 
 
+class RolloutSettings(_Entry):
+    """The next sequence of every lane, all at once: actors and learner take turns."""
+
+    is_queue = True
+
+    type: Literal["rollout"] = "rollout"
+    lag: Literal[0, 1] = Field(
+        0, description="0: actors wait while the learner learns; 1: they collect the next rollout meanwhile."
+    )
+    share: float = Field(
+        1.0, gt=0, le=1, description="Share of the actors that must be done; the others' rollouts join the next one."
+    )
+
+
 class PrioritizedSettings(_Entry):
     """Rows in proportion to their priority."""
 
@@ -115,7 +129,8 @@ class AttentiveSettings(_Scored):
 
 
 QueueSettings = FifoSettings | CircularSettings
-AnySelector = UniformSettings | NewestSettings | QueueSettings | PrioritizedSettings | EliteSettings | AttentiveSettings
+_Fresh = QueueSettings | RolloutSettings
+AnySelector = UniformSettings | NewestSettings | _Fresh | PrioritizedSettings | EliteSettings | AttentiveSettings
 _TYPES: dict[str, type[_Entry]] = {kind.model_fields["type"].default: kind for kind in get_args(AnySelector)}
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import ConfigError
-from shoal.replay.selector_settings import AnySelector, PrioritizedSettings, QueueSettings, SelectorList
+from shoal.replay.selector_settings import (
+    AnySelector,
+    PrioritizedSettings,
+    QueueSettings,
+    RolloutSettings,
+    SelectorList,
+)
 from shoal.replay.shares import check_ratios, shares
 from shoal.types import Array
 
@@ -51,6 +57,11 @@ class ReplaySettings(BaseModel):
         return next((one for one in queues if one.on_full == "wait"), None)
 
     @property
+    def rollout(self) -> RolloutSettings | None:
+        """The barrier between actors and learner, if there is one."""
+        return next((one for one in self.selectors if isinstance(one, RolloutSettings)), None)
+
+    @property
     def compares_features(self) -> bool:
         """Whether any selector does."""
         return any(one.compares_features for one in self.selectors)
@@ -72,7 +83,11 @@ class ReplaySettings(BaseModel):
         return shares(ratios, batch_size)
 
     def make_selector(
-        self, features: Features | None = None, queue_capacity: int | None = None, drawn: int = 0
+        self,
+        features: Features | None = None,
+        queue_capacity: int | None = None,
+        drawn: int = 0,
+        part: Callable[[int], int] = lambda capacity: capacity,
     ) -> Mixture:
         """The selectors, as one.
 
@@ -80,14 +95,20 @@ class ReplaySettings(BaseModel):
             features: the current network's features; elite and attentive need them.
             queue_capacity: what a queue's `capacity: null` stands for.
             drawn: batches that an earlier execution drew; annealing continues from there.
+            part: from a capacity to the part of it in the shards that are read.
         """
         from shoal.replay.selectors import Mixture, Part  # here: see the package
 
-        return Mixture([Part(_make(one, features, queue_capacity, drawn), one.ratio) for one in self.selectors])
+        parts = []
+        for one in self.selectors:
+            if (capacity := getattr(one, "capacity", None)) is not None:
+                one = one.model_copy(update={"capacity": max(1, part(capacity))})
+            parts.append(Part(_make(one, features, queue_capacity and max(1, part(queue_capacity)), drawn), one.ratio))
+        return Mixture(parts)
 
 
 def _make(one: AnySelector, features: Features | None, queue_capacity: int | None, drawn: int) -> Selector:
-    from shoal.replay.selectors import Attentive, Circular, Elite, Fifo, Prioritized, Uniform
+    from shoal.replay.selectors import Attentive, Circular, Elite, Fifo, Prioritized, Rollout, Uniform
 
     if one.type == "uniform":
         return Uniform(capacity=one.capacity)
@@ -95,6 +116,8 @@ def _make(one: AnySelector, features: Features | None, queue_capacity: int | Non
         return Uniform(one.fraction)
     if one.type == "prioritized":
         return Prioritized(one.alpha, one.epsilon)
+    if one.type == "rollout":
+        return Rollout(one.lag)
     if isinstance(one, QueueSettings):
         fifo = Fifo(one.capacity or queue_capacity, one.on_full)
         return Circular(fifo, one.slots, one.passes) if one.type == "circular" else fifo

@@ -42,14 +42,14 @@ class PacedReplay:
     def __init__(self, replay: Replay, pace: Pace, ledger: Ledger) -> None:
         self.replay, self._pace, self._ledger = replay, pace, ledger
         self._dropped = 0
-        self._drawn_before = ledger[LedgerWord.SAMPLES] - replay.rows_drawn
         pace.grant(0)  # an earlier learner may have lacked more
 
     def sample(self) -> Sample | None:
         if not self._pace.may_learn():
             return None
+        before = self.replay.rows_drawn
         sample = self.replay.sample()
-        self._ledger[LedgerWord.SAMPLES] = self._drawn_before + self.replay.rows_drawn
+        self._ledger.add(LedgerWord.SAMPLES, self.replay.rows_drawn - before)
         if self.replay.lacking:
             self._pace.grant(self.replay.lacking)
         return sample

@@ -51,7 +51,7 @@ class Waits:
         machine, served = None, self.served.value
         if settings.runtime != "inline":
             acting = settings.actors * (1 - served) + 1 if math.isfinite(served) else settings.actors  # 1: the server
-            machine = Machine(usable_cores(), round(acting) + settings.learner.threads)
+            machine = Machine(usable_cores(), round(acting) + settings.learners * settings.learner.threads)
         waits = self.learner.value, self.actors.value
         return verdict(*waits, served_wait=served, server_wait=self.server.value, machine=machine)
 

@@ -202,7 +202,7 @@ class HealthWatch:
     def _priorities(self, effective: float, rows: float) -> _Finding:
         selectors = self._settings.replay.selectors
         index = next((number for number, one in enumerate(selectors) if one.type == "prioritized"), 0)
-        batch = self._settings.learner.most_draws
+        batch = self._settings.most_draws
         few = effective < min(FEW_BATCHES * batch, FEW_SHARE * rows)
         what = f"draws by priority have been as varied as {effective:,.0f} of {rows:,.0f} rows would be"
         alpha = getattr(selectors[index], "alpha", 0.0)

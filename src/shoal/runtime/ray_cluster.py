@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from ray._private import ray_constants, services
 from ray.exceptions import RayError
 
 from shoal.errors import PlacementError, ShoalError
-from shoal.runtime.supervisor import Supervisor
 from shoal.runtime.watchdog import remove_folder, watched
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -86,11 +85,15 @@ class Cluster:
 
 
 @contextmanager
-def cluster(supervisor: Supervisor, roles: int) -> Iterator[Cluster]:
+def cluster(address: str | None, processes: int, note: Callable[[str], None]) -> Iterator[Cluster]:
     """The Ray this process is connected to already, the one at `address`, or a new one on this machine only. Stops
     only what it started.
+
+    Args:
+        address: of a running one.
+        processes: that will share a new one.
+        note: tells the user something.
     """
-    address = supervisor.settings.address
     if ray.is_initialized():
         _require_connection_to(address)
         yield _connected(own=False)
@@ -106,7 +109,7 @@ def cluster(supervisor: Supervisor, roles: int) -> Iterator[Cluster]:
             if address:
                 _connect(address)
             else:
-                _start(supervisor, roles, folder)
+                _start(processes, note, folder)
             found = _connected(own=not address)
             yield found
         finally:
@@ -119,17 +122,17 @@ def _connected(own: bool) -> Cluster:
     return Cluster(node, context.gcs_address, own)
 
 
-def _start(supervisor: Supervisor, roles: int, folder: Path) -> None:
+def _start(processes: int, note: Callable[[str], None], folder: Path) -> None:
     cores = os.cpu_count() or 1
-    if roles > cores:
-        supervisor.note(f"{roles} roles share {cores} cores: it works, each runs slower.")
+    if processes > cores:
+        note(f"{processes} roles share {cores} cores: it works, each runs slower.")
     # Unless it is told that there is only one node, Ray replaces 127.0.0.1 by this machine's outer address and listens
     # on all interfaces.
     many_nodes, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         ray.init(
             "local",  # not one that RAY_ADDRESS or an earlier `ray start` names
-            num_cpus=max(roles, cores),
+            num_cpus=max(processes, cores),
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             logging_level=logging.ERROR,

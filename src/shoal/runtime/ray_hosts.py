@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import ray
 
@@ -12,6 +13,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.reports import Report
 from shoal.loops.role import Role
 from shoal.loops.run_paths import RunPaths
+from shoal.loops.settings import RunSettings
 from shoal.replay.counters import Counters
 
 
@@ -20,18 +22,29 @@ def pid_words(paths: RunPaths) -> memoryview:
     return Counters(paths.processes, writable=True, count=paths.processes.stat().st_size // 8).words
 
 
+def without_settings(plan: Plan) -> tuple[Plan, dict[str, Any]]:
+    """A plan in two parts, both of Shoal's own and plain types.
+
+    Settings can be of a type of the user's. A process that cannot import it would end before it could say so.
+    """
+    return replace(plan, settings=cast(Any, None)), plan.settings.model_dump(mode="json")
+
+
 @ray.remote
 class Host:
     """One role in a process of its own."""
 
-    def __init__(self, build: Callable[[Plan, int], Role], plan: Plan, index: int, number: int) -> None:
+    def __init__(
+        self, build: Callable[[Plan, int], Role], plan: Plan, settings: dict[str, Any], index: int, number: int
+    ) -> None:
         """Args:
         build: builds the role.
-        plan: the run's plan.
+        plan: the run's plan; see `without_settings`.
+        settings: the plan's, as plain data.
         index: which of its kind.
         number: which of all; its word in `RunPaths.processes`.
         """
-        self._build, self._plan, self._index, self._number = build, plan, index, number
+        self._build, self._plan, self._settings, self._index, self._number = build, plan, settings, index, number
         self._role: Role | None = None
 
     def run(self, bounds: dict[str, Any]) -> tuple[Report | None, bool]:
@@ -44,7 +57,8 @@ class Host:
             The role's report, and whether the role has ended.
         """
         if self._role is None:
-            self._role = self._build(self._plan, self._index)
+            plan = replace(self._plan, settings=RunSettings.model_validate(self._settings))
+            self._role = self._build(plan, self._index)
             pid_words(self._plan.paths)[self._number] = os.getpid()
         report = self._role.run(**bounds)
         if ended := self._role.stopping:

@@ -24,7 +24,7 @@ from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
 from shoal.runtime.fleet import supervise
 from shoal.runtime.ray_cluster import Cluster, cluster
-from shoal.runtime.ray_hosts import Host, pid_words
+from shoal.runtime.ray_hosts import Host, pid_words, without_settings
 from shoal.runtime.roster import Bounds, RosterEntry, count_roles
 from shoal.runtime.run_folder import RunFolder, Status
 from shoal.runtime.signals import StopSignals
@@ -69,7 +69,7 @@ def run_on_ray(
 ) -> Status:
     """Runs until the supervisor says how it ended."""
     try:
-        with cluster(supervisor, count_roles(roster)) as found:
+        with cluster(supervisor.settings.address, count_roles(roster), supervisor.note) as found:
             signals.install()  # Ray has installed its own handlers
             return supervise(supervisor, _RayFleet(supervisor, roster, folder, signals, found))
     except SystemExit:  # Ray's answer to a SIGTERM that arrives while it starts
@@ -188,7 +188,7 @@ class _RayFleet:
         need = self._needs[one.number]
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=one.number)
         host = cast(Any, Host).options(num_cpus=need["CPU"], num_gpus=need.get("GPU", 0), scheduling_strategy=place)
-        one.host = host.remote(one.entry.build, self._plan, one.index, one.number)
+        one.host = host.remote(one.entry.build, *without_settings(self._plan), one.index, one.number)
         one.built = one.ended = False
         self._supervisor.ray_calls += 1
 

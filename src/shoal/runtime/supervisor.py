@@ -112,7 +112,7 @@ class Supervisor:
     @_count.register
     def _count_learner(self, report: LearnerReport) -> None:
         self._waits.learner.add(report.waited, report.seconds)
-        if report.updates:
+        if report.updates and not report.rank:
             self._learner = report
             for name, value in report.metrics.items():
                 self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value * report.updates

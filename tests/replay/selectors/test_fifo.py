@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ConfigError
 from shoal.replay import Fifo, Header, NStepView, Replay, SequenceView, ShardReader, ShardWriter, Span
-from shoal.replay.selectors.fifo import _Queue, shares_of_fullest
+from shoal.replay.selectors.fifo import Queue, shares_of_fullest
 from shoal.types import CUT
 
 
@@ -200,7 +200,7 @@ def test_no_stretch_looks_into_a_cut_and_none_is_missed(kinds: list[int], steps:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shoal.replay.selectors.fifo.Counters", lambda path, writable: SimpleNamespace(words=words))
-        queue = _Queue(shard, _span(steps))
+        queue = Queue(shard, _span(steps))
     taken = []
     for row, kind in enumerate(kinds):
         boundary[row] = kind

@@ -9,4 +9,5 @@ from shoal.replay.selectors.held import HeldSequences as HeldSequences
 from shoal.replay.selectors.mixture import Mixture as Mixture
 from shoal.replay.selectors.mixture import Part as Part
 from shoal.replay.selectors.prioritized import Prioritized as Prioritized
+from shoal.replay.selectors.rollout import Rollout as Rollout
 from shoal.replay.selectors.uniform import Uniform as Uniform

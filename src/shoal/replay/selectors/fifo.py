@@ -23,7 +23,7 @@ OnFull = Literal["wait", "drop"]
 _CURSOR, _GRANT = int(Header.CURSOR), int(Header.GRANT)
 
 
-class _Queue:
+class Queue:
     """How far one shard was read: the next is the first waiting stretch, at lane `lane`."""
 
     def __init__(self, shard: ShardReader, span: Span) -> None:
@@ -92,7 +92,7 @@ class Fifo(Selector):
         if on_full not in ("wait", "drop"):
             raise ConfigError(f"on_full is {on_full!r}; use 'wait' or 'drop'.")
         self._capacity, self._on_full = capacity, on_full
-        self._queues: list[_Queue] = []
+        self._queues: list[Queue] = []
         self._asked = 0  # the largest batch so far
         self._short = 0  # stretches missing for the batch that was last asked for
         self._passed_over = 0
@@ -101,7 +101,7 @@ class Fifo(Selector):
     def attach(self, shard: ShardReader, span: Span) -> None:
         if not span.crosses_episodes:
             raise ConfigError("fifo hands out every row, episode ends too: use it with sequences, not transitions.")
-        self._queues.append(_Queue(shard, span))
+        self._queues.append(Queue(shard, span))
 
     def refresh(self) -> None:
         for queue in self._queues:
