@@ -14,6 +14,14 @@ from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
 
 _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 
+# By name: the module, and numba with it, is imported when one is made.
+gymnasium.register(
+    "shoal/PathFinding-v0",
+    "shoal.envs.pathfinding:PathFinding",
+    vector_entry_point="shoal.envs.pathfinding:PathFindingVector",
+    max_episode_steps=256,
+)
+
 
 def find_registration(env_id: str) -> Registration:
     """Looks up an id. Imports the package of `package:Id-v0` first, and ale-py for an id that is not registered.
