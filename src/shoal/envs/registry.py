@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import partial
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ def find_registration(env_id: str) -> Registration:
             plain = isinstance(make, type) and issubclass(make, gymnasium.Env)
             return Registration(env_id, make if plain else partial(one_or_team, make, env_id))
         classes = [key for key, one in vars(found).items() if isinstance(one, type) and issubclass(one, gymnasium.Env)]
+        classes += [one.name for one in iter_modules(getattr(found, "__path__", ()))]
     if name not in gymnasium.registry:
         _import_ale(name)
     registration = gymnasium.registry.get(name)
@@ -100,7 +102,7 @@ def import_module(module: str, wanted: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or module
         if missing.partition(".")[0] == "pettingzoo":
-            raise ConfigError(f"{wanted} needs PettingZoo: run `pip install 'shoal-rl[multiagent]'`.") from error
+            raise ConfigError(f'{wanted} needs PettingZoo: run `pip install "shoal-rl[multiagent]"`.') from error
         raise ConfigError(
             f"{wanted}: cannot import {module!r}, no module named {missing!r}. "
             "Install it, or add its folder to PYTHONPATH."
