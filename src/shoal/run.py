@@ -16,6 +16,8 @@ import torch
 from shoal.algorithms.interface import Policy, PolicyContext
 from shoal.algorithms.state import load_module
 from shoal.config.load import load_config
+from shoal.config.merge import Overrides
+from shoal.config.resume import change_for_evaluation
 from shoal.config.trust import require_trust
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
 from shoal.envs.faults import close_quietly
@@ -62,17 +64,21 @@ class Run:
         trusted: whether modules that its folder names may be imported, even if somebody else made the folder.
     """
 
-    def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
+    def __init__(
+        self, path: Path, checkpoint: Which | None = None, *, trust: bool = False, overrides: Overrides = ()
+    ) -> None:
         """Use `load`.
 
         Args:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
             trust: import what the folder names, even if somebody else made it.
+            overrides: other arguments of the environment, such as `env.kwargs.size=40`, and other ways to evaluate.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self.settings = load_config(self.path, trust=trust)
+        saved = load_config(self.path, trust=trust)
+        self.settings = change_for_evaluation(saved, overrides) if overrides else saved
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
