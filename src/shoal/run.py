@@ -77,8 +77,8 @@ class Run:
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        saved = load_config(self.path, trust=trust)
-        self.settings = change_for_evaluation(saved, overrides) if overrides else saved
+        self._written = load_config(self.path, trust=trust)
+        self.settings = change_for_evaluation(self._written, overrides) if overrides else self._written
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
@@ -175,7 +175,7 @@ class Run:
             ConfigError: somebody else made the folder, and it is not trusted.
         """
         if not self.trusted:
-            require_trust(self.path, self.settings)
+            require_trust(self.path, self._written)
         return self.settings.evaluation_env
 
     @cached_property
