@@ -188,6 +188,11 @@ def test_algorithms_for_one_agent_refuse_several(algo: str) -> None:
         make_plan(RunSettings.model_validate({"env": {"id": "tests.teams:Shift"}, "algo": algo}))
 
 
+def test_algorithms_for_several_agents_refuse_one() -> None:
+    with pytest.raises(ConfigError, match=r"random-team learns for several agents; CartPole-v1 has one: .*apex-dqn"):
+        make_plan(RunSettings.model_validate({"env": {"id": "CartPole-v1"}, "algo": "tests.teams:RANDOM"}))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_one_in_which_agents_die(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pygame")

@@ -120,7 +120,7 @@ def test_an_environment_that_does_not_say_how_it_ended(tmp_path: Path) -> None:
         ),
         (
             stairs(curriculum={"limit": {"height": 2, "width": 12}}),
-            "curriculum.limit does not fit.*higher than the sky",
+            "limit does not fit.*higher than the sky",
         ),
     ],
 )

@@ -63,7 +63,7 @@ class TeamEnv(gymnasium.Env[Any, Array]):
         agents = len(self._names)
         self.observation_space = team_space(self._one, agents)
         self.action_space = spaces.MultiDiscrete([action.n] * agents, start=[action.start] * agents)
-        self.metadata = dict(env.metadata)
+        self.metadata = dict(getattr(env, "metadata", {}))  # PettingZoo only declares it
         self.render_mode = getattr(env.unwrapped, "render_mode", None)
 
     def reset(
