@@ -77,8 +77,8 @@ class Run:
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self._written = load_config(self.path, trust=trust)
-        self.settings = change_for_evaluation(self._written, overrides) if overrides else self._written
+        self._saved, self._overrides = load_config(self.path, trust=trust), overrides
+        self.settings = change_for_evaluation(self._saved, overrides) if overrides else self._saved
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
@@ -175,7 +175,7 @@ class Run:
             ConfigError: somebody else made the folder, and it is not trusted.
         """
         if not self.trusted:
-            require_trust(self.path, self._written)
+            require_trust(self.path, self._saved, given=self._overrides)
         return self.settings.evaluation_env
 
     @cached_property
