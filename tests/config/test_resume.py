@@ -7,6 +7,7 @@ import pytest
 from shoal.config.load import settings_for
 from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, UnknownName
+from shoal.loops.settings import CurriculumSettings
 
 SETTINGS = settings_for("CartPole-v1", "apex-dqn", ["env.kwargs.sutton_barto_reward=true"])
 
