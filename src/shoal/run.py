@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,8 @@ import torch
 from shoal.algorithms.interface import Policy, PolicyContext
 from shoal.algorithms.state import load_module
 from shoal.config.load import load_config
+from shoal.config.merge import Overrides
+from shoal.config.resume import change_for_evaluation
 from shoal.config.trust import require_trust
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
 from shoal.envs.faults import close_quietly
@@ -22,6 +25,7 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
 from shoal.loops.machine import emulator_threads, usable_cores
+from shoal.loops.reports import mean_episode_metrics
 from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.summary import Summary, read_summary
@@ -38,6 +42,8 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     checkpoint: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means of what the environment says of the episodes, by name; `success_rate`, if it says `is_success`."""
 
     @property
     def mean(self) -> float:
@@ -58,17 +64,21 @@ class Run:
         trusted: whether modules that its folder names may be imported, even if somebody else made the folder.
     """
 
-    def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
+    def __init__(
+        self, path: Path, checkpoint: Which | None = None, *, trust: bool = False, overrides: Overrides = ()
+    ) -> None:
         """Use `load`.
 
         Args:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
             trust: import what the folder names, even if somebody else made it.
+            overrides: other arguments of the environment, such as `env.kwargs.size=40`, and other ways to evaluate.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self.settings = load_config(self.path, trust=trust)
+        self._saved, self._overrides = load_config(self.path, trust=trust), overrides
+        self.settings = change_for_evaluation(self._saved, overrides) if overrides else self._saved
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
@@ -147,7 +157,8 @@ class Run:
         finally:
             env.close()
         returns = tuple(episode.episode_return for episode in finished)
-        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name)
+        told = mean_episode_metrics(episode.metrics for episode in finished)
+        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name, told)
 
     def make_policy(self, lanes: int = 1) -> Policy:
         """A policy with the run's weights, for `lanes` environments at once."""
@@ -164,7 +175,7 @@ class Run:
             ConfigError: somebody else made the folder, and it is not trusted.
         """
         if not self.trusted:
-            require_trust(self.path, self.settings)
+            require_trust(self.path, self._saved, given=self._overrides)
         return self.settings.evaluation_env
 
     @cached_property

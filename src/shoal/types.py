@@ -110,7 +110,10 @@ class EnvSpec:
         reward_threshold: the return at which the environment counts as solved, if it has one.
         unit_observations: whether all observed values are within [-1, 1] by their space, as one-hot vectors are.
         action_nvec: where an action is several discrete choices (MultiDiscrete, MultiBinary): the number of each.
-        obs_parts: the inputs of a network, if there are images among them; empty for vectors.
+        obs_parts: the inputs of a network, if there are images or several agents among them; empty for vectors.
+        agents: how many agents a lane holds at most; 0 for an ordinary environment. With agents, an observation has the
+            parts `agents` [A, ...], `mask` [A, A] and `reward` [A] (`envs/team.py`), and `action_nvec` has A entries.
+        levels: the names of the numbers that make a level of difficulty; empty: it has no levels.
     """
 
     env_id: str
@@ -125,6 +128,8 @@ class EnvSpec:
     unit_observations: bool = False
     action_nvec: tuple[int, ...] = ()
     obs_parts: tuple[ObsPart, ...] = ()
+    agents: int = 0
+    levels: tuple[str, ...] = ()
 
     @property
     def continuous(self) -> bool:
@@ -171,12 +176,18 @@ class EnvStep(NamedTuple):
     """Episodes that ended in this step, with their true (unclipped) returns."""
 
 
+NO_METRICS: Mapping[str, float] = {}
+"""The default of `Episode.metrics`; shared, so never written to."""
+
+
 class Episode(NamedTuple):
     """One finished episode."""
 
     lane: int
     episode_return: float
     length: int
+    metrics: Mapping[str, float] = NO_METRICS
+    """What the environment says of it, by name; `is_success` is 1 where it reached its goal."""
 
 
 class Keys(NamedTuple):

@@ -7,6 +7,8 @@ from shoal.types import EnvSpec
 
 def described(spec: EnvSpec) -> str:
     """Observations and actions in a few words."""
+    if spec.agents:
+        return f"{spec.agents} agents, {spec.action_nvec[0]} discrete actions each"
     seen = f"images of shape {spec.inputs[0].shape}" if spec.sees_images else "vectors"
     if len(spec.inputs) > 1:
         seen = "images and vectors"
@@ -18,6 +20,8 @@ def described(spec: EnvSpec) -> str:
 
 def choose_algorithm(spec: EnvSpec) -> str:
     """The algorithm that learned most, and most surely, with its defaults; docs/learning.md has the figures."""
+    if spec.agents:
+        return "comm-dqn"
     if spec.action_nvec:
         return "impala"
     if spec.num_actions:

@@ -246,6 +246,7 @@ class Algorithm:
         pushes: actors compute its gradients, and its learner is a `PushLearner`: the rules, from `config` and the
             number of actors. None: the learner computes them.
         actions: which actions it learns, to name it to those who chose one that does not fit.
+        agents: it learns environments of several agents (`EnvSpec.agents`), and only those.
     """
 
     name: str
@@ -265,3 +266,4 @@ class Algorithm:
     synchronous: bool = False
     pushes: Callable[[Any, int], PushRules] | None = None
     actions: Literal["discrete", "continuous", "any"] = "any"
+    agents: bool = False

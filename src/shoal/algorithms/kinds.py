@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from shoal.algorithms.interface import Algorithm
 from shoal.errors import ConfigError
 from shoal.types import EnvSpec
 
@@ -27,8 +28,24 @@ def require_kind(spec: EnvSpec, algorithm: str, kind: Kind) -> None:
     )
 
 
+def require_agents(spec: EnvSpec, algorithm: Algorithm) -> None:
+    """Refuses several agents where the algorithm learns for one, and one where it learns for several."""
+    from shoal.algorithms import ALGORITHMS
+
+    if bool(spec.agents) == algorithm.agents:
+        return
+    able = ", ".join(sorted(name for name, one in ALGORITHMS.items() if one.agents != algorithm.agents))
+    if spec.agents:
+        remedy = f"choose one of these algorithms: {able}" if able else "no algorithm here learns for several agents"
+        what = f"learns for one agent; {spec.env_id} has {spec.agents}, each with observations and actions of its own"
+    else:
+        remedy = f"choose a PettingZoo parallel environment, or one of these algorithms: {able}"
+        what = f"learns for several agents; {spec.env_id} has one"
+    raise ConfigError(f"{algorithm.name} {what}: {remedy}.")
+
+
 def fitting(kind: Kind) -> list[str]:
     """The names of the algorithms that learn such actions."""
     from shoal.algorithms import ALGORITHMS  # here: the registry is made of the files that call this
 
-    return sorted(name for name, algorithm in ALGORITHMS.items() if algorithm.actions in (kind, "any"))
+    return sorted(name for name, one in ALGORITHMS.items() if one.actions in (kind, "any") and not one.agents)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: RunPath,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", show_default=False, help="Settings of the environment, as env.kwargs.size=40."
+        ),
+    ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Episodes to play.")] = 100,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, metavar="N", help="Seed of the episodes; by default the run's.")
@@ -43,6 +49,7 @@ def evaluate(
       shoal eval runs/latest --episodes 20 --checkpoint last
       shoal eval runs/latest --episodes 5 --video
       shoal eval runs/latest --episodes 3 --render
+      shoal eval runs/latest env.kwargs.size=40
     """
     if render and video:
         raise ConfigError("--render and --video cannot be used together: a window and a file need two runs of eval.")
@@ -50,7 +57,7 @@ def evaluate(
         require_display(os.environ, sys.platform)
     from shoal.api import load
 
-    loaded = load(run, checkpoint=checkpoint, trust=trust)  # type: ignore[arg-type]
+    loaded = load(run, checkpoint=checkpoint, trust=trust, overrides=settings or ())  # type: ignore[arg-type]
     for damaged in loaded.skipped:
         typer.echo(f"{damaged}: {loaded.checkpoint.name} is used instead", err=True)
     first_seed = loaded.settings.seed if seed is None else seed
@@ -74,6 +81,8 @@ def _print(run: Run, evaluation: Evaluation) -> None:
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         numbers = np.mean(values), np.std(values), np.min(values), np.max(values)
         typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in numbers))
+    for name, mean in evaluation.metrics.items():
+        typer.echo(f"{name.replace('_', ' '):<16}{mean:>4.2f}")
     if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):
         typer.echo(f"\n{note}")
 

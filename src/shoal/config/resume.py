@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, and why other settings may not."""
+"""What may change when a run is resumed or evaluated, and why other settings may not."""
 
 from __future__ import annotations
 
@@ -30,9 +30,14 @@ _FIXED: dict[str, str] = {
     "replay.selectors": _LEARNING,
     "replay.min_size": _COUNTS,
     "replay.samples_per_insert": _COUNTS,
+    "curriculum.start": _LEARNING,
+    "curriculum.grow": _LEARNING,
     "seed": "the run's random numbers began with it",
 }
 """Settings and sections that stay fixed, and why. The others say only how, where and how long a run works."""
+
+
+_EVALUATED = {"env.kwargs", "env.max_episode_steps", "evaluation"}
 
 
 def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
@@ -45,6 +50,22 @@ def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSetting
     fields, data, problems = layered(before, parse_overrides(overrides))
     changed = validated(fields, data, problems)
     raise_all(_refused(before, changed.model_dump(mode="json")))
+    return changed
+
+
+def change_for_evaluation(settings: RunSettings, overrides: Overrides) -> RunSettings:
+    """The settings of a run as they are to be evaluated: on a larger map, say.
+
+    Raises:
+        ConfigError: a change of something else than the environment's arguments and how episodes are played.
+    """
+    before = settings.model_dump(mode="json")
+    fields, data, problems = layered(before, parse_overrides(overrides))
+    changed = validated(fields, data, problems)
+    old, new = (dict(_leaves(one, "")) for one in (before, changed.model_dump(mode="json")))
+    for name in old | new:
+        if old.get(name) != new.get(name) and not _EVALUATED & set(_prefixes(name)):
+            raise ConfigError(f"{name} cannot be changed to evaluate: {', '.join(sorted(_EVALUATED))} can.")
     return changed
 
 

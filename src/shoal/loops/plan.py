@@ -15,6 +15,7 @@ import torch
 
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.interface import PushRules
+from shoal.algorithms.kinds import require_agents
 from shoal.envs import describe_env
 from shoal.errors import ConfigError
 from shoal.loops.mailbox import Layout
@@ -177,6 +178,7 @@ def make_plan(settings: RunSettings, paths: RunPaths | None = None) -> Plan:
         EnvError: it could not be made.
     """
     algorithm, spec = settings.definition, describe_env(settings.env)
+    require_agents(spec, algorithm)
     algorithm.check(spec)
     columns = algorithm.columns(settings.algorithm, spec)
     if settings.replay.compares_features and algorithm.feature_column is None:
