@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from shoal.config.checks import check_environment, with_default_stop
 from shoal.config.load import left_out, load_config, load_target
+from shoal.config.merge import Overrides
 from shoal.config.resume import change_for_resume
 from shoal.config.signature import sign, write_config
 from shoal.config.trust import require_trust
@@ -114,7 +115,13 @@ def resume(
     return Run(folder.path, trust=True)
 
 
-def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = False) -> Run:
+def load(
+    run: str | Path,
+    *,
+    checkpoint: Which | None = None,
+    trust: bool = False,
+    settings: Overrides = (),
+) -> Run:
     """Opens a run. The modules it names are imported when its environment or its policy is first used; that of an
     algorithm which is not Shoal's at once.
 
@@ -122,10 +129,11 @@ def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = Fals
         run: its folder, such as `runs/latest`.
         checkpoint: whose weights to use: `"best"` in evaluation, or `"last"`; None: the best if there is one.
         trust: import what the folder names even if somebody else made it. Your own runs need no trust.
+        settings: of `env` and `evaluation`, to play another task than it was trained on: `{"env.kwargs.agents": 16}`.
     """
     if checkpoint not in (None, "best", "last"):
         raise ConfigError(f"checkpoint = {checkpoint!r} cannot be used: it must be best or last.")
-    return Run(Path(run), checkpoint, trust=trust)
+    return Run(Path(run), checkpoint, trust=trust, changes=settings)
 
 
 def named_settings(**options: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import torch
 from shoal.algorithms.interface import Policy, PolicyContext
 from shoal.algorithms.state import load_module
 from shoal.config.load import load_config
+from shoal.config.merge import Overrides
+from shoal.config.resume import change_for_evaluation
 from shoal.config.trust import require_trust
 from shoal.envs import ActionMap, EnvSettings, ObservationMap, describe_env, make_env, make_plain_env
 from shoal.envs.faults import close_quietly
@@ -54,21 +56,25 @@ class Run:
 
     Attributes:
         path: its folder.
-        settings: its settings.
+        settings: its settings, with the changes asked for.
         trusted: whether modules that its folder names may be imported, even if somebody else made the folder.
     """
 
-    def __init__(self, path: Path, checkpoint: Which | None = None, *, trust: bool = False) -> None:
+    def __init__(
+        self, path: Path, checkpoint: Which | None = None, *, trust: bool = False, changes: Overrides = ()
+    ) -> None:
         """Use `load`.
 
         Args:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
             trust: import what the folder names, even if somebody else made it.
+            changes: settings of `env` and `evaluation` that differ from those of the training.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self.settings = load_config(self.path, trust=trust)
+        self._written, self._changes = load_config(self.path, trust=trust), changes
+        self.settings = change_for_evaluation(self._written, changes) if changes else self._written
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
@@ -164,7 +170,7 @@ class Run:
             ConfigError: somebody else made the folder, and it is not trusted.
         """
         if not self.trusted:
-            require_trust(self.path, self.settings)
+            require_trust(self.path, self._written, given=self._changes)
         return self.settings.evaluation_env
 
     @cached_property

@@ -149,3 +149,13 @@ def test_where_no_episode_ends(run_shoal: Shoal, tmp_path: Path) -> None:
     result = run_shoal("eval", run.path, "--episodes", 3)
     assert result.code == 0 and result.err == ""  # though its close raises
     assert "3 episodes were cut at evaluation.max_episode_steps = 20" in result.out
+
+
+def test_another_task_than_the_trained_one(run_shoal: Shoal, finished: Path) -> None:
+    result = run_shoal("eval", finished, "-n", 2, "env.max_episode_steps=7", "evaluation.lanes=1")
+    assert result.code == 0 and "7.00" in result.out
+    assert max(shoal.load(finished, settings={"env.max_episode_steps": 5}).evaluate(2).lengths) == 5
+    result = run_shoal("eval", finished, "learner.batch_size=3")
+    assert result.code == 2 and "learner.batch_size means nothing in an evaluation" in result.err
+    result = run_shoal("eval", finished, "env.id=Acrobot-v1")
+    assert result.code == 1 and "does not fit this network" in result.err

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, and why other settings may not."""
+"""What may change when a run is resumed or evaluated, and why other settings may not."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSetting
     fields, data, problems = layered(before, parse_overrides(overrides))
     changed = validated(fields, data, problems)
     raise_all(_refused(before, changed.model_dump(mode="json")))
+    return changed
+
+
+def change_for_evaluation(settings: RunSettings, overrides: Overrides) -> RunSettings:
+    """The settings to play a run's policy with: another task than it was trained on, if its network fits.
+
+    Raises:
+        ConfigError: a setting that no evaluation reads.
+    """
+    fields, data, problems = layered(settings.model_dump(mode="json"), parse_overrides(overrides))
+    changed = validated(fields, data, problems)
+    old, new = (dict(_leaves(one.model_dump(mode="json"), "")) for one in (settings, changed))
+    raise_all(
+        ConfigError(f"{name} means nothing in an evaluation: only settings of env and evaluation can be changed.")
+        for name in old | new
+        if old.get(name) != new.get(name) and name.partition(".")[0] not in ("env", "evaluation")
+    )
     return changed
 
 

@@ -59,7 +59,7 @@ class TeamParts:
     def part(self, rows: Tensor, name: str) -> Tensor:
         """[M, F] -> [M, *shape of the part]"""
         part = self._parts[name]
-        return numbers(rows, part).unflatten(1, part.shape)
+        return numbers(rows, part).reshape(len(rows), *part.shape)
 
 
 class FieldOfView(nn.Module):
@@ -137,7 +137,8 @@ class Communication(nn.Module):
         scores = (query @ key.transpose(2, 3)).float() / math.sqrt(query.shape[3])
         # Not minus infinity: a row without anybody would become NaN. Beside a real score its weight is exactly 0.
         weights = scores.masked_fill(~mask.unsqueeze(1), torch.finfo(torch.float32).min).softmax(dim=3)
-        return (weights.to(value.dtype) @ value).transpose(1, 2).flatten(2)
+        told: Tensor = weights.to(value.dtype) @ value  # [B, heads, A, d]
+        return told.transpose(1, 2).flatten(2)
 
 
 class CommunicationNetwork(nn.Module):
@@ -184,9 +185,10 @@ class CommunicationNetwork(nn.Module):
         if agents.device.type == "cpu" and not torch.compiler.is_compiling():
             # Only those who are there: a curriculum begins with one agent of sixteen. On a GPU, to count them would
             # wait for it, and a captured update needs fixed shapes.
-            found = self.encoder(agents[present])
+            found: Tensor = self.encoder(agents[present])
             return found.new_zeros(*present.shape, found.shape[1]).index_put((present,), found)
-        return self.encoder(agents.flatten(0, 1)).unflatten(0, present.shape) * present.unsqueeze(2)
+        found = self.encoder(agents.flatten(0, 1))
+        return found.view(*present.shape, -1) * present.unsqueeze(2)
 
     def recur(self, embedded: Tensor, state: Tensor, mask: Tensor) -> Tensor:
         """One step: [B, A, E], [B, A, H] and [B, A, A] bool -> the state after communication, [B, A, H]."""
@@ -202,7 +204,8 @@ class CommunicationNetwork(nn.Module):
 
     def values(self, state: Tensor) -> Tensor:
         """[..., H] -> [..., N]"""
-        return self.head(state.flatten(0, -2)).float().unflatten(0, state.shape[:-1])
+        values: Tensor = self.head(state.flatten(0, -2))
+        return values.float().view(*state.shape[:-1], -1)
 
     def unroll(self, rows: Tensor, state: Tensor, first: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Action values of whole sequences, and the state after them.
