@@ -12,6 +12,8 @@ from shoal.networks.inputs import make_torso as make_torso
 from shoal.networks.own import MakeOwn as MakeOwn
 from shoal.networks.own import OwnTorso as OwnTorso
 from shoal.networks.q_networks import QNetwork as QNetwork
+from shoal.networks.recurrent_q import RecurrentQ as RecurrentQ
+from shoal.networks.recurrent_q import RecurrentQNetwork as RecurrentQNetwork
 from shoal.networks.residual import ResidualCNN as ResidualCNN
 from shoal.networks.scratch import Scratch as Scratch
 from shoal.networks.torso import MLP as MLP
