@@ -42,6 +42,15 @@ def small(parts: tuple[ObsPart, ...], **settings: object) -> CommunicationNetwor
     return CommunicationNetwork(parts, ACTIONS, **(sizes | settings))  # type: ignore[arg-type]
 
 
+def unroll(
+    network: CommunicationNetwork, obs: Tensor, state: Tensor, first: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """With states as [B, A, H]; actions before are not looked at."""
+    first = torch.zeros(obs.shape[:2], dtype=torch.bool) if first is None else first
+    values, after = network.unroll(obs, state.flatten(1), first, torch.zeros(0))
+    return values, after.view_as(state)
+
+
 def full_mask(rows: int, agents: int) -> Tensor:
     return torch.ones(rows, agents, agents, dtype=torch.bool)
 
@@ -102,7 +111,7 @@ def test_shapes_and_any_batch() -> None:
     network = small(parts_of(3))
     for rows, steps in ((1, 1), (5, 4)):
         obs = rows_of(random_views(rows * steps, 3), full_mask(rows * steps, 3)).unflatten(0, (steps, rows))
-        values, state = network.unroll(obs, torch.zeros(rows, 3, 16), torch.zeros(steps, rows, dtype=torch.bool))
+        values, state = unroll(network, obs, torch.zeros(rows, 3, 16))
         assert values.shape == (steps, rows, 3, ACTIONS) and state.shape == (rows, 3, 16)
 
 
@@ -115,7 +124,7 @@ def test_the_paper_s_encoder() -> None:
 def test_other_observations(shape: tuple[int, ...]) -> None:
     network = small(parts_of(2, shape))
     obs = rows_of(torch.ones(4, 2, *shape), full_mask(4, 2))
-    values, _ = network.unroll(obs[None], torch.zeros(4, 2, 16), torch.zeros(1, 4, dtype=torch.bool))
+    values, _ = unroll(network, obs[None], torch.zeros(4, 2, 16))
     assert values.shape == (1, 4, 2, ACTIONS)
 
 
@@ -123,10 +132,9 @@ def test_an_order_of_agents_means_nothing() -> None:
     network, order = small(parts_of(4)), torch.tensor([2, 0, 3, 1])
     views, mask, state = random_views(3, 4), torch.rand(3, 4, 4) < 0.5, torch.randn(3, 4, 16)
     mask |= torch.eye(4, dtype=torch.bool)
-    first = torch.zeros(1, 3, dtype=torch.bool)
-    values, after = network.unroll(rows_of(views, mask)[None], state, first)
+    values, after = unroll(network, rows_of(views, mask)[None], state)
     changed = rows_of(views[:, order], mask[:, order][:, :, order])
-    other, other_after = network.unroll(changed[None], state[:, order], first)
+    other, other_after = unroll(network, changed[None], state[:, order])
     torch.testing.assert_close(other, values[:, :, order])
     torch.testing.assert_close(other_after, after[:, order])
 
@@ -139,13 +147,13 @@ def test_who_is_absent_or_unheard_changes_nothing(compact: bool, monkeypatch: py
     mask[:, 3, :], mask[:, :, 3] = False, False  # agent 3 is not there
     mask[:, 0, 2] = False  # 0 does not hear 2, but 1 does
     mask[:, 1, 2] = False
-    first, state = torch.zeros(1, 2, dtype=torch.bool), torch.randn(2, 4, 16)
-    values, after = network.unroll(rows_of(views, mask)[None], state, first)
+    state = torch.randn(2, 4, 16)
+    values, after = unroll(network, rows_of(views, mask)[None], state)
     assert not values[:, :, 3].any() and not after[:, 3].any()
     absent, unheard = views.clone(), views.clone()
     absent[:, 3], unheard[:, 2] = 1, 1 - views[:, 2]
-    assert torch.equal(network.unroll(rows_of(absent, mask)[None], state, first)[0], values)
-    unheard_values = network.unroll(rows_of(unheard, mask)[None], state, first)[0]
+    assert torch.equal(unroll(network, rows_of(absent, mask)[None], state)[0], values)
+    unheard_values = unroll(network, rows_of(unheard, mask)[None], state)[0]
     assert torch.equal(unheard_values[:, :, :2], values[:, :, :2])
     assert not torch.equal(unheard_values[:, :, 2], values[:, :, 2])
 
@@ -155,8 +163,8 @@ def test_a_new_episode_forgets() -> None:
     obs = rows_of(random_views(6, 2), full_mask(6, 2)).unflatten(0, (3, 2))
     first = torch.zeros(3, 2, dtype=torch.bool)
     first[1, 0] = True
-    values, _ = network.unroll(obs, torch.randn(2, 2, 16), first)
-    fresh, _ = network.unroll(obs[1:], torch.zeros(2, 2, 16), torch.zeros(2, 2, dtype=torch.bool))
+    values, _ = unroll(network, obs, torch.randn(2, 2, 16), first)
+    fresh, _ = unroll(network, obs[1:], torch.zeros(2, 2, 16))
     torch.testing.assert_close(values[1:, 0], fresh[:, 0])
     assert not torch.allclose(values[1:, 1], fresh[:, 1])
 
@@ -168,9 +176,8 @@ def test_weights_do_not_depend_on_the_number_of_agents() -> None:
     obs = rows_of(views, full_mask(1, 2))[None]
     padded = torch.zeros(1, 7, 6, 9, 9), torch.zeros(1, 7, 7, dtype=torch.bool)
     padded[0][:, :2], padded[1][:, :2, :2] = views, True
-    first = torch.zeros(1, 1, dtype=torch.bool)
-    values = few.unroll(obs, torch.zeros(1, 2, 16), first)[0]
-    torch.testing.assert_close(many.unroll(rows_of(*padded)[None], torch.zeros(1, 7, 16), first)[0][:, :, :2], values)
+    values = unroll(few, obs, torch.zeros(1, 2, 16))[0]
+    torch.testing.assert_close(unroll(many, rows_of(*padded)[None], torch.zeros(1, 7, 16))[0][:, :, :2], values)
 
 
 def test_gradients_reach_everything_and_are_finite() -> None:
@@ -178,7 +185,7 @@ def test_gradients_reach_everything_and_are_finite() -> None:
     mask = full_mask(4, 3)
     mask[:, 2, :], mask[:, :, 2] = False, False
     obs = rows_of(random_views(4, 3), mask).unflatten(0, (2, 2))
-    values, _ = network.unroll(obs, torch.zeros(2, 3, 16), torch.zeros(2, 2, dtype=torch.bool))
+    values, _ = unroll(network, obs, torch.zeros(2, 3, 16))
     values.square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), name
@@ -218,3 +225,17 @@ def test_causal_mask_against_a_loop() -> None:
                         asked += expected
                 assert bool(found[world, i, j]) == expected
     assert asked
+    network._causal = True
+    causal, _ = unroll(network, rows[None], state)
+    network._causal = False
+    told = rows_of(views, found, position=position)
+    assert torch.equal(causal, unroll(network, told[None], state)[0])
+
+
+def test_one_step_is_a_sequence_of_one() -> None:
+    network = small(parts_of(3), normalize_values=True)
+    obs, state = rows_of(random_views(4, 3), full_mask(4, 3)), torch.randn(4, 48)
+    values, after = network.q_values(obs, state, torch.full((4, 3), -1))
+    expected, expected_after = unroll(network, obs[None], state.view(4, 3, 16))
+    assert torch.equal(values, expected[0]) and torch.equal(after, expected_after.flatten(1))
+    assert network.state_size == 48

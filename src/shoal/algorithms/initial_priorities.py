@@ -58,3 +58,7 @@ class InitialPriorities:
         self._terminated[row], self._truncated[row] = outcome.terminated, outcome.truncated
         self._oldest = (row + 1) % self._n
         return priority
+
+    def rewarded(self, reward: Array) -> None:
+        """Replaces the rewards of the newest step, where they are known only after it."""
+        self._reward[(self._oldest - 1) % self._n] = reward

@@ -107,6 +107,7 @@ class RecurrentQPolicy:
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma, self._rescaled)
         self._taken: Array = np.zeros(context.lanes, np.float32)
         self._best: Array = np.zeros(context.lanes, np.float32)
+        self._q = torch.zeros(0)
         self._state: Array = np.zeros(0, np.float16)
         self._device = torch.device("cpu")
 
@@ -133,7 +134,7 @@ class RecurrentQPolicy:
             last = last.masked_fill(begins.view(-1, *(1 for _ in self._shape)), -1.0)
         self._state = torch.cat((before, last.flatten(1) if self._shape else last.unsqueeze(1)), 1).half().cpu().numpy()
         q, after = self._network.q_values(torch.from_numpy(obs).to(self._device), before, last.long())
-        q = q.float().cpu()  # [N, ..., A]
+        self._q = q = q.float().cpu()  # [N, ..., A]
         action: Array = q.argmax(dim=-1).numpy()
         best = q.amax(dim=-1)
         self._best = self._per_lane((unrescaled(best) if self._rescales else best).numpy(), obs)

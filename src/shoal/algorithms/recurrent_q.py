@@ -53,11 +53,11 @@ class Steps(NamedTuple):
     """1 where there is a step to learn from. A row without one is bootstrapped from, and nothing beyond it is."""
 
 
-ReadSteps = Callable[[RecurrentBatch, Any], Steps]
-"""From the part of a batch to learn from, and the algorithm's settings."""
+ReadSteps = Callable[[RecurrentBatch, Any, Any], Steps]
+"""From the part of a batch to learn from, the algorithm's settings, and its network."""
 
 
-def one_agent(batch: RecurrentBatch, config: RecurrentConfig) -> Steps:
+def one_agent(batch: RecurrentBatch, config: RecurrentConfig, network: RecurrentQNetwork) -> Steps:
     """Rewards and ends as the environment gave them."""
     return Steps(batch.reward, discounts(batch.terminated, config.gamma), batch.mask)
 
@@ -72,7 +72,7 @@ def sequence_loss(
     """Huber loss of the n-step (double) Q-learning error: mean over a sequence's rows, sum over agents."""
     q = _learned_values(network, batch, config.burn_in)  # [T + 1, B, ..., A]
     batch_part = batch.after(config.burn_in)
-    reward, discount, mask = read_steps(batch_part, config)
+    reward, discount, mask = read_steps(batch_part, config, network)
     with torch.no_grad():
         q_target = _learned_values(target, batch, config.burn_in)
         value = double_q_values(q if config.double else q_target, q_target)
@@ -88,7 +88,7 @@ def sequence_loss(
     axes = [axis for axis in range(loss.dim()) if axis != 1]
     priority = sequence_priority(error.detach(), mask, config.eta)
     q_mean = masked_mean(taken.detach().flatten(1), mask.flatten(1))
-    return Loss(loss.sum(dim=axes) / len(loss), priority, {"q_mean": q_mean})
+    return Loss(loss.sum(dim=axes) / len(loss), priority, {"q_mean": q_mean, **network.metrics})
 
 
 def _learned_values(network: RecurrentQNetwork, batch: RecurrentBatch, burn_in: int) -> Tensor:
@@ -103,7 +103,7 @@ def _learned_values(network: RecurrentQNetwork, batch: RecurrentBatch, burn_in: 
 
 
 MakeNetwork = Callable[[Any, EnvSpec], RecurrentQNetwork]
-MakePolicy = Callable[[RecurrentQNetwork, Any, EnvSpec, PolicyContext], Policy]
+MakePolicy = Callable[[Any, Any, EnvSpec, PolicyContext], Policy]
 
 
 def recurrent_algorithm(

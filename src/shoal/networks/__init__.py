@@ -1,6 +1,8 @@
 """Neural networks: torsos (observation to features), heads (features to values), and both put together."""
 
 from shoal.networks.actor_critic import ActorCritic as ActorCritic
+from shoal.networks.communication import CommunicationNetwork as CommunicationNetwork
+from shoal.networks.communication import TeamParts as TeamParts
 from shoal.networks.continuous import CriticNetwork as CriticNetwork
 from shoal.networks.continuous import PolicyNetwork as PolicyNetwork
 from shoal.networks.continuous import mark_as_learned as mark_as_learned

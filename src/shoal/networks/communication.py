@@ -14,7 +14,7 @@ Shapes: M rows (T * B in sequences), B rows of one time step, A agents, E featur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ from torch import Tensor, nn
 
 from shoal.networks.heads import QHead
 from shoal.networks.inputs import make_torso, numbers
+from shoal.networks.normalization import ValueNorm
+from shoal.networks.own import MakeOwn
+from shoal.networks.recurrent_q import RecurrentQNetwork
 from shoal.networks.torso import MIN_IMAGE, FirstConvolution
 from shoal.types import ObsPart, image_axes
 
@@ -44,7 +47,7 @@ class TeamParts:
     def __init__(self, parts: tuple[ObsPart, ...]) -> None:
         self._parts = {part.name: part for part in parts}
         agents = self._parts["agents"]
-        self.agents = agents.shape[0]
+        self.agents, self.in_bytes = agents.shape[0], agents.width == 1
         shape = agents.shape[1:]
         self.one = replace(agents, name="", shape=shape, start=0, axes=image_axes(shape), width=1)
         """What one agent sees, as an observation of its own."""
@@ -141,8 +144,8 @@ class Communication(nn.Module):
         return told.transpose(1, 2).flatten(2)
 
 
-class CommunicationNetwork(nn.Module):
-    """Action values of all agents of a team.
+class CommunicationNetwork(RecurrentQNetwork):
+    """Action values of all agents of a team. Its state is that of all agents, [B, A * H].
 
     Args:
         parts: of a team's observation; see `EnvSpec.obs_parts`.
@@ -152,7 +155,9 @@ class CommunicationNetwork(nn.Module):
         channels, blocks: see `FieldOfView`; where agents see images of less than 36x36.
         rounds: of communication; 0: agents do not talk, and learn independently of each other.
         heads, head_size: of the attention.
+        causal: agents ask only those who change their decision; see `causal_mask`.
         dueling: value and advantage streams.
+        normalize_values: the head predicts returns with mean 0 and deviation 1.
         own: makes an encoder of the user's for one agent's observations.
     """
 
@@ -168,17 +173,55 @@ class CommunicationNetwork(nn.Module):
         rounds: int = 2,
         heads: int = 2,
         head_size: int = 64,
+        causal: bool = False,
         dueling: bool = True,
-        own: Callable[[], Any] | None = None,
+        normalize_values: bool = False,
+        own: MakeOwn = None,
     ) -> None:
         super().__init__()
-        self.parts = TeamParts(parts)
+        self.parts, self._causal = TeamParts(parts), causal
         self.encoder = own() if own is not None else _encoder(self.parts.one, hidden, channels, blocks)
         self.cell = nn.GRUCell(self.encoder.out_features, width)
         self.communication = Communication(width, rounds, heads, head_size) if rounds else None
         self.head = QHead(width, num_actions, 0, dueling)
-        self.width = width
+        if normalize_values:
+            self.value_norm = ValueNorm()
+        self._heard = torch.zeros(())
         _initialise(self, own is not None)
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """`heard`: whom an agent listened to in a step, on average."""
+        return {} if self.communication is None else {"heard": self._heard}
+
+    @property
+    def state_size(self) -> int:
+        return self.parts.agents * self.cell.hidden_size
+
+    def q_values(self, obs: Tensor, state: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
+        first = torch.zeros(1, len(obs), dtype=torch.bool, device=obs.device)
+        values, state = self.unroll(obs.unsqueeze(0), state, first, last_action.unsqueeze(0))
+        return values[0], state
+
+    def unroll(self, obs: Tensor, state: Tensor, first: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, B, F] -> [T, B, A, N], zeros for agents that are not there. `last_action` is not looked at."""
+        steps = obs.shape[:2]
+        seen = self.parts(obs.flatten(0, 1))
+        present = seen.mask.diagonal(dim1=1, dim2=2)  # [M, A]
+        embedded = self.embed(seen.agents, present).unflatten(0, steps)
+        mask, keep = seen.mask.unflatten(0, steps), (~first).to(embedded.dtype)[..., None, None]
+        now, states = state.unflatten(1, (self.parts.agents, -1)), []  # [B, A, H]
+        messages = seen.mask.new_zeros((), dtype=torch.int64)
+        for time, (features, heard, kept) in enumerate(zip(embedded, mask, keep, strict=True)):
+            now = now.to(features.dtype) * kept
+            if self._causal:
+                heard = self.causal_mask(obs[time], features, now)
+            now = self.recur(features, now, heard)
+            states.append(now)
+            messages = messages + heard.sum()
+        self._heard = (messages - present.sum()) / present.sum().clamp(min=1)
+        values = self.values(torch.stack(states)) * present.unflatten(0, steps).unsqueeze(-1)
+        return values, now.flatten(1)
 
     def embed(self, agents: Tensor, present: Tensor) -> Tensor:
         """[M, A, *shape] and [M, A] bool -> [M, A, E]; zeros for agents that are not there."""
@@ -199,64 +242,47 @@ class CommunicationNetwork(nn.Module):
 
     def think(self, embedded: Tensor, state: Tensor) -> Tensor:
         """The state before communication: [..., E] and [..., H] -> [..., H]."""
-        new: Tensor = self.cell(embedded.flatten(0, -2), state.to(embedded.dtype).flatten(0, -2))
+        new: Tensor = self.cell(embedded.flatten(0, -2), state.flatten(0, -2))
         return new.view(state.shape)
 
     def values(self, state: Tensor) -> Tensor:
         """[..., H] -> [..., N]"""
         values: Tensor = self.head(state.flatten(0, -2))
+        if self.value_norm is not None:
+            values = self.value_norm(values)
         return values.float().view(*state.shape[:-1], -1)
 
-    def unroll(self, rows: Tensor, state: Tensor, first: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Action values of whole sequences, and the state after them.
-
-        Args:
-            rows: [T, B, F].
-            state: [B, A, H] before the first row.
-            first: [T, B] bool: where an episode begins, and the state with it.
-            mask: [T, B, A, A] bool: who hears whom, if that is not what the rows say.
-
-        Returns:
-            [T, B, A, N], zeros for agents that are not there; and [B, A, H].
-        """
-        steps = rows.shape[:2]
-        seen = self.parts(rows.flatten(0, 1))
-        mask = seen.mask.unflatten(0, steps) if mask is None else mask
-        present = seen.mask.diagonal(dim1=1, dim2=2)  # [M, A]
-        embedded = self.embed(seen.agents, present).unflatten(0, steps)
-        keep = (~first).to(embedded.dtype)[..., None, None]
-        states = []
-        for step, heard, kept in zip(embedded, mask, keep, strict=True):
-            state = self.recur(step, state.to(step.dtype) * kept, heard)
-            states.append(state)
-        return self.values(torch.stack(states)) * present.unflatten(0, steps).unsqueeze(-1), state
+    def follow_returns(self) -> None:
+        if self.value_norm is not None:
+            value, advantage = self.head.streams.value, self.head.streams.advantage
+            self.value_norm.follow(*((advantage,) if value is None else (value, advantage)))
 
     @torch.no_grad()
-    def causal_mask(self, rows: Tensor, embedded: Tensor, state: Tensor) -> Tensor:
+    def causal_mask(self, obs: Tensor, embedded: Tensor, state: Tensor) -> Tensor:
         """Who listens to whom if agents ask only those who change their decision, [B, A, A] bool.
 
         "Learning Selective Communication for Multi-Agent Path Finding", Ma et al. 2021,
         https://arxiv.org/abs/2109.05413: i listens to j if i would act differently, before any communication, without
-        j in its field of view. Only those are asked that the rows allow.
+        j in its field of view. Only those are asked that the mask of the observation allows.
 
         Args:
-            rows: [B, F], with the part `position`; channel 0 of what agents see shows the others.
+            obs: [B, F], with the part `position`; channel 0 of what agents see shows the others.
             embedded: [B, A, E] of the same rows.
             state: [B, A, H] before them.
         """
-        seen, position = self.parts(rows), self.parts.part(rows, "position").long()  # [B, A, 2]
+        seen, position = self.parts(obs), self.parts.part(obs, "position").long()  # [B, A, 2]
         radius = self.parts.one.shape[1] // 2
         offset = position.unsqueeze(1) - position.unsqueeze(2)  # [B, A, A, 2]: where i sees j, from i
-        themselves = torch.eye(self.parts.agents, dtype=torch.bool, device=rows.device) & seen.mask
-        row, i, j = (seen.mask & ~themselves & (offset.abs() <= radius).all(dim=3)).nonzero(as_tuple=True)
+        heard = torch.eye(self.parts.agents, dtype=torch.bool, device=obs.device) & seen.mask
+        row, i, j = (seen.mask & ~heard & (offset.abs() <= radius).all(dim=3)).nonzero(as_tuple=True)
         if len(row):
             without = seen.agents[row, i].clone()
             down, right = (offset[row, i, j] + radius).unbind(1)
-            without[torch.arange(len(row), device=rows.device), 0, down, right] = 0
+            without[torch.arange(len(row), device=obs.device), 0, down, right] = 0
             alone = self.values(self.think(self.encoder(without), state[row, i])).argmax(dim=1)
             usual = self.values(self.think(embedded, state)).argmax(dim=2)[row, i]
-            themselves[row, i, j] = alone != usual
-        return themselves
+            heard[row, i, j] = alone != usual
+        return heard
 
 
 def _encoder(one: ObsPart, hidden: tuple[int, ...], channels: int, blocks: int) -> Any:

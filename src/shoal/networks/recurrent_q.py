@@ -6,6 +6,7 @@ State and previous action are arguments, so that the same weights act one step a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -51,6 +52,11 @@ class RecurrentQNetwork(nn.Module):
 
     def follow_returns(self) -> None:
         """Lets the head follow the returns observed so far; values stay as they are."""
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Scalars of the last call, to report."""
+        return {}
 
     @property
     def value_scale(self) -> Tensor | float:
