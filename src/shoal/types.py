@@ -113,6 +113,7 @@ class EnvSpec:
         obs_parts: the inputs of a network, if there are images or several agents among them; empty for vectors.
         agents: how many agents a lane holds at most; 0 for an ordinary environment. With agents, an observation has the
             parts `agents` [A, ...], `mask` [A, A] and `reward` [A] (`envs/team.py`), and `action_nvec` has A entries.
+        levels: the names of the numbers that make a level of difficulty; empty: it has no levels.
     """
 
     env_id: str
@@ -128,6 +129,7 @@ class EnvSpec:
     action_nvec: tuple[int, ...] = ()
     obs_parts: tuple[ObsPart, ...] = ()
     agents: int = 0
+    levels: tuple[str, ...] = ()
 
     @property
     def continuous(self) -> bool:

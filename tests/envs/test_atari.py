@@ -120,7 +120,7 @@ def test_lost_lives_end_the_learners_episode_but_not_the_game() -> None:
         cuts += resetting
         lives = info["lives"][0]
         if terminated[0]:
-            assert step.finished[0][1:] == (total, t)
+            assert step.finished[0][1:3] == (total, t)
             break
     assert cuts == 4 and lives == 0
     evaluation = make_env(settings, 1, 0, training=False)

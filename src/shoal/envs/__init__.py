@@ -9,6 +9,7 @@ from shoal.envs.make import make_env as make_env
 from shoal.envs.make import make_plain_env as make_plain_env
 from shoal.envs.make import make_render_env as make_render_env
 from shoal.envs.make import reward_bound as reward_bound
+from shoal.envs.make import try_levels as try_levels
 from shoal.envs.observations import ObservationMap as ObservationMap
 from shoal.envs.registry import is_atari as is_atari
 from shoal.envs.settings import EnvSettings as EnvSettings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import gymnasium
@@ -34,7 +35,8 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
     Atari games run on ale-py's native vector environment. Others run on the environment's own vector version if it has
     one that behaves the same (see `_own_vector`), else one after the other. Observations other than Box (Dict, Tuple,
     Discrete, MultiDiscrete, MultiBinary) become one row of numbers, in the order of Gymnasium's `flatten`; if there are
-    images among them, `EnvSpec.obs_parts` says where. uint8 and float32 stay, other dtypes become float32.
+    images among them, `EnvSpec.obs_parts` says where. uint8 and float32 stay, other dtypes become float32. A PettingZoo
+    parallel environment becomes one with several agents in a lane: see `team.py`.
 
     Args:
         settings: which environment, and how it is prepared.
@@ -58,7 +60,7 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
         vector = _guarded(settings.id, lambda: LoopVectorEnv(lambda: _make_one(settings), lanes))
     return Env(
         vector,
-        describe(settings, vector.single_observation_space, vector.single_action_space),
+        describe(settings, vector.single_observation_space, vector.single_action_space, vector.metadata),
         seeds,
         reward_bound=reward_bound(settings) if training else None,
         copy=own is not None,
@@ -68,17 +70,37 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
 
 def describe_env(settings: EnvSettings) -> EnvSpec:
     """The environment's EnvSpec; makes one and closes it. Raises what `make_env` raises."""
-    return describe(settings, *describe_spaces(settings))
+    return describe(settings, *_described(settings))
 
 
 def describe_spaces(settings: EnvSettings) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
     """Observation and action space, flattened; makes an environment and closes it."""
+    observation, action, _ = _described(settings)
+    return observation, action
+
+
+def _described(settings: EnvSettings) -> tuple[spaces.Space[Any], spaces.Space[Any], dict[str, Any]]:
     atari = is_atari(settings.id)
     env: Any = _guarded(settings.id, lambda: make_atari(settings, 1) if atari else _make_one(settings))
     close_quietly(env)
     if atari:
-        return env.single_observation_space, env.single_action_space
-    return env.observation_space, env.action_space
+        return env.single_observation_space, env.single_action_space, {}
+    return env.observation_space, env.action_space, env.metadata
+
+
+def try_levels(settings: EnvSettings, levels: Iterable[Mapping[str, float]]) -> None:
+    """Begins an episode at each of some levels.
+
+    Raises:
+        EnvError: one of them cannot be played; and what `make_env` raises.
+    """
+    env = make_plain_env(settings)
+    try:
+        for level in levels:
+            options = {"level": dict(level)}
+            _guarded(f"{settings.id} at level {options['level']}", partial(env.reset, seed=0, options=options))
+    finally:
+        close_quietly(env)
 
 
 def episode_limit(settings: EnvSettings) -> int | None:

@@ -17,22 +17,27 @@ Path = tuple[Any, ...]
 
 
 class PackedBox(spaces.Box):
-    """The space of packed observations: of bytes if there is an image of bytes among them, else of float32.
+    """The space of packed observations: of bytes if there is an image of bytes among them, or if several agents observe
+    bytes; else of float32.
 
     In a row of bytes, a float32 takes four: as floats, the image would take four times the memory. An image that is
     alone keeps its shape.
 
     Attributes:
         parts: what is where.
+        agents: how many agents observe this; 0: it is not a team's.
     """
 
     def __init__(self, space: Space) -> None:
         self._leaves = _leaves(space)
-        in_bytes = any(_part(*leaf).axes and _fits_bytes(leaf[1]) for leaf in self._leaves)
+        self.agents = count_agents(space)
+        looked_at = [_team_part(*leaf) if self.agents else _part(*leaf) for leaf in self._leaves]
+        images = [part.axes or (self.agents and part.name == "agents") for part in looked_at]
+        in_bytes = any(_fits_bytes(one) for image, (_, one) in zip(images, self._leaves, strict=True) if image)
         parts: list[ObsPart] = []
         at = 0
-        for path, one in self._leaves:
-            parts.append(replace(_part(path, one), start=at, width=4 if in_bytes and not _fits_bytes(one) else 1))
+        for part, (_, one) in zip(looked_at, self._leaves, strict=True):
+            parts.append(replace(part, start=at, width=4 if in_bytes and not _fits_bytes(one) else 1))
             at += parts[-1].stored
         self.parts = tuple(parts)
         low, high, dtype = (0, 255, np.uint8) if in_bytes else (-np.inf, np.inf, np.float32)
@@ -78,9 +83,21 @@ def inputs_of(observation: spaces.Box) -> tuple[ObsPart, ...]:
 
 
 def needs_packing(space: Space) -> bool:
-    """Whether there is an image among several parts: flattened into one vector it would train slowly and badly."""
+    """Whether there is an image among several parts: flattened into one vector it would train slowly and badly. And
+    whether there are several agents, whose algorithms look for the parts.
+    """
+    if count_agents(space):
+        return True
     several = space.is_np_flattenable and not isinstance(space, spaces.Box)
     return several and any(_part(*leaf).axes for leaf in _leaves(space))
+
+
+def count_agents(space: Space) -> int:
+    """How many agents observe this space, if it is a team's (see `team.py`); else 0."""
+    if not isinstance(space, spaces.Dict) or set(space) != {"agents", "mask", "reward"}:
+        return 0
+    agents, mask, reward = (one.shape or () for one in (space["agents"], space["mask"], space["reward"]))
+    return reward[0] if len(reward) == 1 and mask == reward * 2 and agents[:1] == reward else 0
 
 
 def _leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
@@ -98,6 +115,16 @@ def _part(path: Path, space: Space) -> ObsPart:
     if isinstance(space, spaces.MultiBinary):
         return ObsPart.of(tuple(space.shape), "int8", (0.0, 1.0), name)
     return ObsPart(name, (flatdim(space),))
+
+
+def _team_part(path: Path, space: Space) -> ObsPart:
+    """A part of what a team observes: images only where each agent sees one. A mask of many agents is none."""
+    assert isinstance(space, spaces.Box)
+    part = ObsPart(path[0], space.shape)
+    if part.name != "agents":
+        return part
+    one = _part((), spaces.Box(space.low[0], space.high[0], dtype=space.dtype.type))
+    return replace(part, axes=f"S{one.axes}" if one.axes else "", scale=one.scale)
 
 
 def _fits_bytes(space: Space) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.error import DependencyNotInstalled
 
 from shoal.envs.faults import explain
+from shoal.envs.team import one_or_team
 from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
 
 _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
@@ -18,7 +23,8 @@ _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 def find_registration(env_id: str) -> Registration:
     """Looks up an id. Imports the package of `package:Id-v0` first, and ale-py for an id that is not registered.
 
-    `module:Class` need not be registered: it is an environment's class in the module, or a function that makes one.
+    `module:Class` need not be registered: it is an environment's class in the module, or a function that makes one. So
+    is `package:module`, a module of PettingZoo's kind with a `parallel_env`. Parallel environments become `TeamEnv`s.
 
     Raises:
         ConfigError: the package of the id cannot be imported, or ale-py is needed and missing.
@@ -28,9 +34,11 @@ def find_registration(env_id: str) -> Registration:
     classes: list[str] = []
     if separator:
         found = import_module(module, f"Environment {env_id!r}")
-        if name not in gymnasium.registry and callable(make := getattr(found, name, None)):
-            return Registration(env_id, make)
+        if name not in gymnasium.registry and callable(make := _maker(found, name, env_id)):
+            plain = isinstance(make, type) and issubclass(make, gymnasium.Env)
+            return Registration(env_id, make if plain else partial(one_or_team, make, env_id))
         classes = [key for key, one in vars(found).items() if isinstance(one, type) and issubclass(one, gymnasium.Env)]
+        classes += [one.name for one in iter_modules(getattr(found, "__path__", ()))]
     if name not in gymnasium.registry:
         _import_ale(name)
     registration = gymnasium.registry.get(name)
@@ -38,6 +46,22 @@ def find_registration(env_id: str) -> Registration:
         remedy = "An environment of your own is written 'package:Id-v0' or 'module:Class'." if not separator else ""
         raise UnknownName("environment", name, [*classes, *gymnasium.registry], remedy)
     return registration
+
+
+def _maker(module: ModuleType, name: str, env_id: str) -> Any:
+    """The class or function of a module, or the `parallel_env` of a module in a package; None if there is none."""
+    found = getattr(module, name, None)
+    if found is None and hasattr(module, "__path__") and find_spec(inner := f"{module.__name__}.{name}"):
+        found = import_module(inner, f"Environment {env_id!r}")
+    if isinstance(found, ModuleType):
+        make = getattr(found, "parallel_env", None)
+        if make is None and hasattr(found, "env"):
+            raise ConfigError(
+                f"Environment {env_id!r} has no `parallel_env`: its agents act in turn (AEC), and Shoal trains agents "
+                "that act at once. Choose another environment."
+            )
+        return make
+    return found
 
 
 def is_atari(env_id: str) -> bool:
@@ -77,6 +101,8 @@ def import_module(module: str, wanted: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
+        if missing.partition(".")[0] == "pettingzoo":
+            raise ConfigError(f'{wanted} needs PettingZoo: run `pip install "shoal-rl[multiagent]"`.') from error
         raise ConfigError(
             f"{wanted}: cannot import {module!r}, no module named {missing!r}. "
             "Install it, or add its folder to PYTHONPATH."

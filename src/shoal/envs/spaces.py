@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.parts import inputs_of
+from shoal.envs.parts import PackedBox, inputs_of
 from shoal.envs.registry import find_registration, is_atari
 from shoal.envs.settings import EnvSettings
 from shoal.errors import ConfigError, EnvError
@@ -22,8 +23,16 @@ def policy_dtype(space: spaces.Box) -> np.dtype[Any]:
     return dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
 
 
-def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpec:
+def describe(
+    settings: EnvSettings, observation: Space, action: Space, metadata: Mapping[str, Any] | None = None
+) -> EnvSpec:
     """The EnvSpec of an environment with these (already flattened) spaces.
+
+    Args:
+        settings: which environment.
+        observation, action: its spaces.
+        metadata: its `metadata`. An environment whose `reset` takes a level of difficulty, such as
+            `options={"level": {"size": 20}}`, names the numbers of a level there: `"levels": ["size"]`.
 
     Raises:
         ConfigError: no algorithm can use one of the spaces.
@@ -45,6 +54,7 @@ def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpe
             "and Box of floats are."
         )
     inputs = inputs_of(observation)
+    agents = observation.agents if isinstance(observation, PackedBox) else 0
     return EnvSpec(
         env_id=env_id,
         obs_shape=tuple(observation.shape),
@@ -57,7 +67,9 @@ def describe(settings: EnvSettings, observation: Space, action: Space) -> EnvSpe
         reward_threshold=find_registration(env_id).reward_threshold,
         unit_observations=bool((observation.low >= -1).all() and (observation.high <= 1).all()),
         action_nvec=nvec,
-        obs_parts=inputs if any(part.axes for part in inputs) else (),
+        obs_parts=inputs if agents or any(part.axes for part in inputs) else (),
+        agents=agents,
+        levels=tuple((metadata or {}).get("levels", ())),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal.envs.episode_metrics import told_by_lanes
 from shoal.envs.faults import close_quietly, explain
 from shoal.envs.lives import LifeCut, restart_action
 from shoal.envs.spaces import ActionMap
@@ -111,10 +113,16 @@ class Env:
             np.minimum(reward, self._bound, out=reward)
             np.maximum(reward, -self._bound, out=reward)
         ended = terminated | truncated
-        finished = self._finish(ended) if np.count_nonzero(ended) else ()
+        finished = self._finish(ended, info) if np.count_nonzero(ended) else ()
         if self._lives is not None:
             terminated, truncated = self._lives.apply(obs, reward, terminated, truncated, info["lives"])
         return EnvStep(obs, reward, terminated, truncated, finished)
+
+    def set_levels(self, levels: Sequence[Mapping[str, float]]) -> None:
+        """From its next reset on, each lane plays one of these levels, such as {"size": 20}, drawn anew at each reset.
+        Only for environments with levels (`EnvSpec.levels`).
+        """
+        self._vector.set_levels(levels)
 
     def close(self) -> None:
         """Closes the lanes and ignores errors of their own `close`; a second call does nothing."""
@@ -122,10 +130,12 @@ class Env:
             self._closed = True
             close_quietly(self._vector)
 
-    def _finish(self, ended: npt.NDArray[np.bool_]) -> tuple[Episode, ...]:
+    def _finish(self, ended: npt.NDArray[np.bool_], info: dict[str, Any]) -> tuple[Episode, ...]:
         (lanes,) = ended.nonzero()
         lengths = self._steps - self._started[lanes]
-        finished = tuple(map(Episode, lanes.tolist(), self._returns[lanes].tolist(), lengths.tolist()))
+        places = lanes.tolist()
+        told = told_by_lanes(info, places)
+        finished = tuple(map(Episode, places, self._returns[lanes].tolist(), lengths.tolist(), told))
         self._started[lanes] = self._steps + 1
         self._resetting = lanes
         return finished

@@ -1,0 +1,114 @@
+"""Small parallel environments of several agents. PettingZoo need not be told that they are its own: they inherit."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import AECEnv, ParallelEnv
+
+
+class Shift(ParallelEnv):  # type: ignore[type-arg]
+    """Agents a, b, c work in shifts: a and b begin, c joins at the second step, a leaves after the third.
+
+    Everybody observes (its place + 1, the step). An agent gets its choice as reward. After `length` steps those who are
+    left are truncated, or terminated if the last choices were all 1. Nobody hears c, if `deaf`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "shift_v0", "render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(self, length: int = 5, deaf: bool = False, data: str = "float64", render_mode: Any = None) -> None:
+        self.possible_agents = ["a", "b", "c"]
+        self.agents: list[str] = []
+        self.length, self.deaf, self.render_mode = length, deaf, render_mode
+        self._observation = spaces.Box(0, 255, (2,), np.dtype(data).type)
+        self._action = spaces.Discrete(3)
+        self.seeds: list[int | None] = []
+        self.levels: list[Any] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return self._observation
+
+    def action_space(self, agent: str) -> Any:
+        return self._action
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.seeds.append(seed)
+        self.agents, self.t = ["a", "b"], 0
+        return self._seen(self.agents), self._infos(self.agents)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        assert sorted(actions) == sorted(self.agents)
+        self.t += 1
+        present = [*self.agents, *(["c"] if self.t == 2 else [])]
+        over, solved = self.t >= self.length, all(choice == 1 for choice in actions.values())
+        terminated = {one: (one == "a" and self.t == 3) or (over and solved) for one in present}
+        truncated = dict.fromkeys(present, over and not solved)
+        infos = self._infos(present)
+        if over:
+            for info in infos.values():
+                info |= {"is_success": solved, "episode_metrics": {"steps": self.t}}
+        rewards = {one: float(actions.get(one, 0)) for one in present}
+        self.agents = [one for one in present if not terminated[one] and not truncated[one]]
+        return self._seen(present), rewards, terminated, truncated, infos
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), self.t, np.uint8)
+
+    def close(self) -> None:
+        pass
+
+    def _seen(self, agents: list[str]) -> dict[str, Any]:
+        return {one: np.array(["abc".index(one) + 1, self.t], self._observation.dtype) for one in agents}
+
+    def _infos(self, agents: list[str]) -> dict[str, Any]:
+        return {one: {"hears": np.array([1, 1, 0], np.uint8)} if self.deaf else {} for one in agents}
+
+
+class Mixed(Shift):
+    """Agent c differs: in what it observes, or in its actions."""
+
+    def __init__(self, what: str = "observations") -> None:
+        super().__init__()
+        self.what = what
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 1, (3,)) if agent == "c" and self.what == "observations" else self._observation
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4) if agent == "c" and self.what == "actions" else self._action
+
+
+class Steering(Shift):
+    """Actions are numbers."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-1, 1, (2,))
+
+
+class Nameless(Shift):
+    """Does not say who may come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.possible_agents
+
+
+class Turns(AECEnv):  # type: ignore[type-arg]
+    """Agents act in turn."""
+
+
+class Stranger(Shift):
+    """Somebody comes who was not announced; or an agent observes another shape."""
+
+    def __init__(self, shape: bool = False) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def step(self, actions: dict[str, int]) -> Any:
+        obs, *others = super().step(actions)
+        if self.shape:
+            return {one: value[:1] for one, value in obs.items()}, *others
+        self.agents.append("z")
+        return obs, *others
