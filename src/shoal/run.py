@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from shoal.errors import CheckpointError, ConfigError
 from shoal.loops.checkpoint import BEST, CheckpointState, load_best, load_checkpoint
 from shoal.loops.evaluator import play
 from shoal.loops.machine import emulator_threads, usable_cores
+from shoal.loops.reports import mean_episode_metrics
 from shoal.metrics_file import read_metrics
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.summary import Summary, read_summary
@@ -40,6 +42,8 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     checkpoint: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means of what the environment says of the episodes, by name; `success_rate`, if it says `is_success`."""
 
     @property
     def mean(self) -> float:
@@ -153,7 +157,8 @@ class Run:
         finally:
             env.close()
         returns = tuple(episode.episode_return for episode in finished)
-        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name)
+        told = mean_episode_metrics(episode.metrics for episode in finished)
+        return Evaluation(returns, tuple(episode.length for episode in finished), self.checkpoint.name, told)
 
     def make_policy(self, lanes: int = 1) -> Policy:
         """A policy with the run's weights, for `lanes` environments at once."""

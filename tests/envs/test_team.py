@@ -12,6 +12,8 @@ from gymnasium import spaces
 
 pytest.importorskip("pettingzoo")
 
+from tests.teams import Shift
+
 from shoal.algorithms import ALGORITHMS
 from shoal.envs import EnvSettings, ObservationMap, describe_env, make_env, make_plain_env, make_render_env
 from shoal.envs.parts import PackedBox, count_agents
@@ -20,7 +22,6 @@ from shoal.errors import ConfigError, EnvError, UnknownName
 from shoal.loops.plan import make_plan
 from shoal.loops.settings import RunSettings
 from shoal.types import Array, EnvSpec
-from tests.teams import Shift
 
 SHIFT = EnvSettings(id="tests.teams:Shift")
 
@@ -143,7 +144,7 @@ def test_modules_of_pettingzoo_and_functions(tmp_path: Path, monkeypatch: pytest
         assert describe_env(settings).agents == 3 and make_env(settings, 1, 0).reset().shape == (1, 18)
     with pytest.raises(ConfigError, match="no `parallel_env`"):
         describe_env(EnvSettings(id="shoal_zoo:turns_v0"))
-    with pytest.raises(ConfigError, match="AEC environment.*parallel_env"):
+    with pytest.raises(ConfigError, match=r"AEC environment.*parallel_env"):
         describe_env(EnvSettings(id="shoal_zoo.shift_v0:env"))
     with pytest.raises(UnknownName, match="shift_v0"):
         describe_env(EnvSettings(id="shoal_zoo:shift_v1"))

@@ -79,6 +79,8 @@ def _print(run: Run, evaluation: Evaluation) -> None:
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
         numbers = np.mean(values), np.std(values), np.min(values), np.max(values)
         typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in numbers))
+    for name, mean in evaluation.metrics.items():
+        typer.echo(f"{name.replace('_', ' '):<16}{mean:>4.2f}")
     if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):
         typer.echo(f"\n{note}")
 

@@ -9,6 +9,7 @@ import torch
 
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.compiled import require_compiler
+from shoal.envs import try_levels
 from shoal.errors import ConfigError
 from shoal.loops.plan import Plan, learner_draws, make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
@@ -19,6 +20,9 @@ from shoal.replay.shares import divides
 
 DEFAULT_STEPS = 1_000_000
 """Steps of a run without a stop condition."""
+MOST_LEVELS = 10_000
+"""Of a curriculum."""
+_LEVEL = ("start", "grow", "limit")
 
 
 def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
@@ -40,6 +44,7 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
     elif replay.samples_per_insert is not None:
         found += _queue_refusals(replay, replay.samples_per_insert)
     found += _push_refusals(settings)
+    found += _curriculum_refusals(settings)
     if settings.share.registry and (
         len(replay.selectors) > 1 or settings.definition.steps_per_draw(settings.algorithm) > 1
     ):
@@ -85,6 +90,7 @@ def check_environment(settings: RunSettings) -> Plan:
             "use uniform, newest or prioritized."
         )
     require_room_for_queue(plan)
+    _require_levels(plan)
     device = plan.require_devices()
     if settings.learner.compile and device.type == "cpu":
         require_compiler()
@@ -101,7 +107,7 @@ def check_environment(settings: RunSettings) -> Plan:
 def with_default_stop(settings: RunSettings, reward_threshold: float | None) -> RunSettings:
     """Adds a stop condition to a run without one: the environment's reward threshold, and a million steps at most."""
     stop = settings.stop
-    if (stop.steps, stop.seconds, stop.mean_return) != (None, None, None):
+    if (stop.steps, stop.seconds, stop.mean_return) != (None, None, None) or stop.curriculum:
         return settings
     ends = stop.model_copy(update={"steps": DEFAULT_STEPS, "mean_return": reward_threshold})
     return settings.model_copy(update={"stop": ends})
@@ -216,6 +222,45 @@ def _push_refusals(settings: RunSettings) -> Iterator[str]:
     for name, (fits, needed, why) in values.items():
         if not fits:
             yield f"{name} cannot be changed with {settings.algo}, because {why}: set it to {needed}."
+
+
+def _curriculum_refusals(settings: RunSettings) -> Iterator[str]:
+    """Numbers of a level that do not match, or never reach their limit."""
+    start, grow, limit = settings.curriculum.start, settings.curriculum.grow, settings.curriculum.limit
+    if not start and (grow or limit or settings.stop.curriculum):
+        yield "curriculum.start is missing: name the first level, such as {agents: 1, size: 10}."
+        return
+    if not set(start) == set(grow) == set(limit):
+        named = (f"{key} has {', '.join(one) or 'none'}" for key, one in zip(_LEVEL, (start, grow, limit), strict=True))
+        yield f"curriculum: {', '.join(_LEVEL)} must name the same numbers: {'; '.join(named)}."
+        return
+    levels = 1.0
+    for name in start:
+        way = limit[name] - start[name]
+        if way * grow[name] <= 0 and way:
+            yield (
+                f"curriculum.grow.{name} = {grow[name]:g} never leads from start = {start[name]:g} to limit = "
+                f"{limit[name]:g}: change its sign, or the limit."
+            )
+            return
+        levels *= 1 + way / grow[name] if way else 1
+    if levels > MOST_LEVELS:
+        yield f"curriculum: {levels:,.0f} levels are more than {MOST_LEVELS:,}: let them grow faster (curriculum.grow)."
+
+
+def _require_levels(plan: Plan) -> None:
+    """Refuses a curriculum that the environment cannot play."""
+    curriculum, known, env_id = plan.settings.curriculum, plan.spec.levels, plan.spec.env_id
+    if not curriculum.start:
+        return
+    if not known:
+        raise ConfigError(
+            f"curriculum: {env_id} has no levels of difficulty. Remove the section, or give the environment "
+            '`metadata["levels"]`, the names of the numbers that its `reset` takes in options["level"].'
+        )
+    if unknown := sorted(set(curriculum.start) - set(known)):
+        raise ConfigError(f"curriculum.start: a level of {env_id} has no {unknown[0]}; it has {', '.join(known)}.")
+    try_levels(plan.settings.env, (curriculum.start, curriculum.limit))  # the last one would fail after hours
 
 
 def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:

@@ -30,6 +30,8 @@ _FIXED: dict[str, str] = {
     "replay.selectors": _LEARNING,
     "replay.min_size": _COUNTS,
     "replay.samples_per_insert": _COUNTS,
+    "curriculum.start": _LEARNING,
+    "curriculum.grow": _LEARNING,
     "seed": "the run's random numbers began with it",
 }
 """Settings and sections that stay fixed, and why. The others say only how, where and how long a run works."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from shoal.replay import Ledger, ShardWriter
 from shoal.replay.pace import Pace
 from shoal.types import FINAL, Array, Episode
 
+Levels = Sequence[Mapping[str, float]]
 SHORTEST_WAIT = 0.001
 """Seconds before an actor that must wait asks its pace again; doubled while nothing changes."""
 ERROR_SECONDS = 3600.0
@@ -42,6 +43,7 @@ class Actor:
         ledger: Ledger,
         pace: Pace,
         settings: ActorSettings,
+        levels: Levels = (),
     ) -> None:
         """Args:
         index: which actor of the run.
@@ -53,11 +55,13 @@ class Actor:
         ledger: the run's counts.
         pace: when to wait for the learner.
         settings: the `actor` section.
+        levels: of difficulty, of which each episode is played at one; none: the environment decides.
         """
         self._index, self._make_env, self._policy, self._writer = index, make_env, policy, writer
         self._weights, self._ledger, self._pace, self._settings = weights, ledger, pace, settings
         self._learns = weights if isinstance(weights, GradientWorker) else None
-        self._env = make_env(0)
+        self._levels = levels
+        self._env = self._new_env(0)
         self._stack = self._env.spec.frame_stack
         self._errors = 0
         self._errors_at: list[float] = []
@@ -69,8 +73,15 @@ class Actor:
         self._state: Any
         self._begin_stream()
 
-    def run(self, *, seconds: float | None = None, steps: int | None = None) -> ActorReport:
-        """Collects until `seconds` have passed, `steps` vector steps are taken, or the run stops."""
+    def run(
+        self, *, seconds: float | None = None, steps: int | None = None, levels: Levels | None = None
+    ) -> ActorReport:
+        """Collects until `seconds` have passed, `steps` vector steps are taken, or the run stops. Episodes that begin
+        from now on are played at one of `levels`; None: as before.
+        """
+        if levels is not None and levels is not self._levels:
+            self._levels = levels
+            self._env.set_levels(levels)
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         taken, waited, ticks, shortest = 0, 0.0, 0, min(SHORTEST_WAIT, self._pace.longest_wait)
@@ -138,6 +149,12 @@ class Actor:
             self._learns.add(row | {"obs": obs}, result.obs, self._boundary)
         return steps
 
+    def _new_env(self, errors: int) -> Env:
+        env = self._make_env(errors)
+        if self._levels:
+            env.set_levels(self._levels)
+        return env
+
     def _begin_stream(self) -> None:
         """Resets the environment: the next step does not continue the one before."""
         self._obs = self._env.reset()
@@ -167,7 +184,7 @@ class Actor:
             notes.append(f"actor {self._index}: {said}; {done}{traceback_if_asked(failure)}")
             self._env.close()
             try:
-                self._env = self._make_env(self._errors)
+                self._env = self._new_env(self._errors)
                 self._begin_stream()
                 failure = None
             except EnvError as again:

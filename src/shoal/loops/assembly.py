@@ -98,7 +98,8 @@ def build_actor(plan: Plan, index: int) -> Actor:
     def make(errors: int) -> Env:
         return make_env(settings.env, settings.env.lanes, plan.seed("actor", index, restarts * 1000 + errors, resumed))
 
-    return Actor(index, make, policy, writer, weights, ledger, make_pace(plan, ledger, writer), settings.actor)
+    pace, start = make_pace(plan, ledger, writer), settings.curriculum.start
+    return Actor(index, make, policy, writer, weights, ledger, pace, settings.actor, (start,) if start else ())
 
 
 def _make_gradient_worker(plan: Plan, index: int, policy: Policy, ledger: Ledger) -> GradientWorker:

@@ -15,7 +15,7 @@ from shoal.envs import Env
 from shoal.envs.faults import traceback_if_asked
 from shoal.errors import CheckpointError, EnvError
 from shoal.loops.checkpoint import CheckpointState, load_best, save_best
-from shoal.loops.reports import EvaluationReport
+from shoal.loops.reports import EvaluationReport, mean_episode_metrics
 from shoal.loops.weights import BoardModule
 from shoal.replay import Ledger, LedgerWord
 from shoal.types import Episode
@@ -147,7 +147,8 @@ class Evaluator:
         note = None if self._bound_noted else bound_note(lengths, self._bound)
         self._bound_noted |= note is not None
         notes = (f"evaluator: {note}",) if note else ()
-        return EvaluationReport(returns, lengths, env_steps, version, time.perf_counter() - began, best, notes)
+        told = mean_episode_metrics(episode.metrics for episode in finished)
+        return EvaluationReport(returns, lengths, env_steps, version, time.perf_counter() - began, best, notes, told)
 
     @property
     def stopping(self) -> bool:

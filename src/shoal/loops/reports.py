@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from shoal.loops.health import Health
 from shoal.types import Episode
+
+
+def mean_episode_metrics(told: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """What environments say of episodes, by name, each averaged over the episodes that it was said of. The mean of
+    `is_success` is the `success_rate`.
+    """
+    means = mean_metrics(told)
+    return {"success_rate" if name == "is_success" else name: value for name, value in means.items()}
+
+
+def mean_metrics(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric, averaged over those that report it."""
+    found: dict[str, list[float]] = {}
+    for metrics in some:
+        for name, value in metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 class Report:
@@ -127,4 +144,6 @@ class EvaluationReport(Report):
     best: bool = False
     """Whether this was the best evaluation so far."""
     notes: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means of what the environment says of the episodes, `success_rate` among them."""
     notes_recur = True

@@ -93,6 +93,22 @@ class StopSettings(_Section):
     steps: int | None = Field(None, ge=1, description="Environment steps.")
     seconds: float | None = Field(None, gt=0, description="Seconds of this execution, from its first step on.")
     mean_return: float | None = Field(None, description="Mean evaluation return at which the task counts as solved.")
+    curriculum: bool = Field(False, description="When the curriculum is finished.")
+
+
+class CurriculumSettings(_Section):
+    """Levels of difficulty that unlock one another, for environments with levels; docs/how-to/curriculum.md."""
+
+    start: dict[str, int | float] = Field(
+        {}, description="The first level, such as {agents: 1, size: 10}; {}: no curriculum, env.kwargs are played."
+    )
+    grow: dict[str, int | float] = Field(
+        {}, description="A level that passes unlocks one more for each of these: with this added to one number."
+    )
+    limit: dict[str, int | float] = Field({}, description="Where each number ends.")
+    success: float = Field(0.9, gt=0, le=1, description="A level passes when this part of its episodes succeeded.")
+    window: int = Field(200, ge=1, le=100_000, description="Newest episodes of a level that are counted, and needed.")
+    lanes: float = Field(0.4, gt=0, le=1, description="The part of all lanes that counts: those that explore least.")
 
 
 class ShareSettings(_Section):
@@ -128,6 +144,7 @@ class RunSettings(_Section):
     replay: ReplaySettings = ReplaySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stop: StopSettings = StopSettings()
+    curriculum: CurriculumSettings = CurriculumSettings()
     share: ShareSettings = ShareSettings()
     health: HealthSettings = HealthSettings()
     seed: int = Field(1, ge=0, description="Seed of everything random.")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 
 from shoal.loops.settings import RunSettings
+from shoal.runtime.recent_episodes import RECENT_EPISODES
 
 FIRST = 10
 """The first evaluation comes after this part of `every_steps`, counted from the first published weights; each interval
@@ -15,8 +16,6 @@ AT_GOAL = 4
 """While training itself reaches the goal, evaluations come after this part of `every_steps`."""
 REST = 2.0
 """Without a goal nobody waits for the result: the evaluator rests this many times as long as it worked."""
-RECENT_EPISODES = 100
-"""Episodes of training whose mean return is shown."""
 LAST_SECONDS, LAST_SHARE = 60.0, 0.25
 """The evaluation of the final weights may take this many seconds; this share of the training if that is more."""
 GRACE_SECONDS, GRACE_SHARE = 10.0, 0.1

@@ -22,6 +22,7 @@ from shoal.metrics_file import read_metrics, read_whole_lines
 from shoal.replay import LedgerWord
 from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
+from shoal.runtime.curriculum import CURRICULUM_FILE, CurriculumRecord
 from shoal.runtime.file_handles import require_file_handles
 from shoal.runtime.inline import run_inline
 from shoal.runtime.metrics import MetricsLog
@@ -106,7 +107,9 @@ def execute(
         with MetricsLog(folder.path, make_sinks(folder.path, wandb, progress.note)) as log:
             earlier = read_metrics(folder.metrics_jsonl)
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
-            supervisor = Supervisor(plan, ledger, log, progress, needed, wall)
+            file = folder.path / CURRICULUM_FILE
+            curriculum = CurriculumRecord(plan, file, progress.note) if settings.curriculum.start else None
+            supervisor = Supervisor(plan, ledger, log, progress, needed, wall, curriculum)
             supervisor.health.recall(earlier)
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, roster, folder, signals)

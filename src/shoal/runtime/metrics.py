@@ -69,12 +69,3 @@ class MetricsLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def mean_metrics(logged: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Each metric, averaged over the roles that report it."""
-    found: dict[str, list[float]] = {}
-    for metrics in logged:
-        for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}

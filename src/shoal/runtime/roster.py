@@ -85,10 +85,11 @@ def _acting(supervisor: Supervisor) -> Bounds:
     """Actors are many and change slowly: in a run that is no longer young they report half as often, which halves the
     calls of a run whose steps are slow.
     """
+    levels = {} if supervisor.curriculum is None else {"levels": supervisor.curriculum.levels}
     if supervisor.inline:
-        return {"steps": 1}
+        return {"steps": 1, **levels}
     usual = supervisor.report_seconds
-    return {"seconds": 2 * usual if usual >= supervisor.settings.report_seconds else usual}
+    return {"seconds": 2 * usual if usual >= supervisor.settings.report_seconds else usual, **levels}
 
 
 def _learning(supervisor: Supervisor) -> Bounds | None:

@@ -13,14 +13,16 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.loops.assembly import make_pace
 from shoal.loops.plan import Plan, make_limiter
-from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport, Report
+from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport, Report, mean_metrics
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import Share, Waits
-from shoal.runtime.evaluation_schedule import RECENT_EPISODES, EvaluationSchedule
+from shoal.runtime.curriculum import CurriculumRecord
+from shoal.runtime.evaluation_schedule import EvaluationSchedule
 from shoal.runtime.health import HealthWatch
-from shoal.runtime.metrics import MetricsLog, mean_metrics
+from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress, Snapshot
+from shoal.runtime.recent_episodes import RecentEpisodes
 from shoal.runtime.run_folder import Status, Summary
 
 RECORD_STEPS = 1_000
@@ -39,6 +41,7 @@ class Supervisor:
         progress: Progress,
         replay_bytes: int,
         wall_before: float = 0.0,
+        curriculum: CurriculumRecord | None = None,
     ) -> None:
         """Args:
         plan: the run's plan.
@@ -47,7 +50,9 @@ class Supervisor:
         progress: what the user sees.
         replay_bytes: size of the replay on shared memory.
         wall_before: seconds of earlier executions of this run.
+        curriculum: its levels, if it has any.
         """
+        self.curriculum = curriculum
         self.plan, self.settings, self.ledger = plan, plan.settings, ledger
         self.inline = plan.settings.runtime == "inline"
         """Whether all roles share one process."""
@@ -64,8 +69,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._first_step: float | None = None
         self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
-        self._returns: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._lengths: deque[int] = deque(maxlen=RECENT_EPISODES)
+        self._recent = RecentEpisodes()
         self._waits = Waits()
         self._learner: LearnerReport | None = None
         self._logged: dict[str, Mapping[str, float]] = {}
@@ -99,9 +103,10 @@ class Supervisor:
 
     @_count.register
     def _count_actor(self, report: ActorReport) -> None:
-        self._returns.extend(episode.episode_return for episode in report.episodes)
+        self._recent.extend(report.episodes)
         self.health.begin(episode.episode_return for episode in report.episodes)
-        self._lengths.extend(episode.length for episode in report.episodes)
+        if self.curriculum is not None:
+            self.curriculum.take(report)
         self._waits.actors.add(report.waited, report.seconds)
         self._waits.served.add(report.served, report.seconds)
 
@@ -136,6 +141,7 @@ class Supervisor:
             "eval/is_best": float(report.best),
             "time/eval_seconds": report.seconds,
         }
+        values |= {f"eval/{name}": value for name, value in report.metrics.items()}
         self._write(report.env_steps, values)
         self.show()
 
@@ -167,7 +173,7 @@ class Supervisor:
             first, self._evaluated_last = not self._evaluated_last, True
             last, newest = self._evaluation, self._learner.weights_version if self._learner else 0
             return first and (last is None or last.env_steps < steps or last.weights_version < newest)
-        return self._schedule.take_turn(steps, self.ledger.updates, self._returns, time.monotonic())
+        return self._schedule.take_turn(steps, self.ledger.updates, self._recent.returns, time.monotonic())
 
     @property
     def evaluation_seconds(self) -> float:
@@ -200,6 +206,8 @@ class Supervisor:
         if stop.mean_return is not None and evaluation is not None and np.mean(evaluation.returns) >= stop.mean_return:
             return "solved"
         if stop.steps is not None and self.ledger.env_steps >= stop.steps:
+            return "finished"
+        if stop.curriculum and self.curriculum is not None and self.curriculum.finished:
             return "finished"
         return "finished" if self.seconds_left == 0 else None
 
@@ -244,9 +252,9 @@ class Supervisor:
         """Writes one line of metrics. Names outside `time/` do not depend on the clock."""
         now, steps, updates = time.monotonic(), self.ledger.env_steps, self.ledger.updates
         values: dict[str, float] = {"rollout/episodes": self.ledger.episodes, "train/updates": updates}
-        if self._returns:
-            values["rollout/ep_rew_mean"] = float(np.mean(self._returns))
-            values["rollout/ep_len_mean"] = float(np.mean(self._lengths))
+        values |= self._recent.metrics
+        if self.curriculum is not None:
+            values |= self.curriculum.record()
         if self._learner is not None:
             values |= {f"train/{name}": total / self._metric_updates for name, total in self._metric_sums.items()}
             values["replay/samples_per_insert"] = self._achieved()
@@ -284,7 +292,7 @@ class Supervisor:
                 steps_per_second=steps_per_second,
                 updates=self.ledger.updates,
                 updates_per_second=updates_per_second,
-                train_return=float(np.mean(self._returns)) if self._returns else None,
+                train_return=self._recent.mean_return,
                 eval_return=float(np.mean(evaluation.returns)) if evaluation else None,
                 evaluations=self._evaluations,
                 eval_steps=evaluation.env_steps if evaluation else None,
@@ -310,7 +318,7 @@ class Supervisor:
             episodes=self.ledger.episodes,
             updates=self.ledger.updates,
             wall_seconds=self.wall,
-            train_return_mean=float(np.mean(self._returns)) if self._returns else math.nan,
+            train_return_mean=math.nan if (mean := self._recent.mean_return) is None else mean,
             eval_return_mean=float(np.mean(evaluation.returns)) if evaluation else math.nan,
             eval_return_std=float(np.std(evaluation.returns)) if evaluation else math.nan,
             steps_per_second=(self.ledger.env_steps - self._steps_before) / seconds,
