@@ -80,7 +80,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
         "learning_rate": 5e-4,
         "adam_epsilon": 1e-5,
         "gradient_clip": 10.0,
-        "target_period": 250,
+        "target_period": 100,
         "hidden": [128],
         "cell_size": 64,
         "head_hidden": 64,
@@ -90,7 +90,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
     return {
         "algorithm": algorithm,
         "learner": {"batch_size": 32, "publish_every": 4, "prefetch": 0},
-        "replay": {"capacity": 100_000, "min_size": 1_000, "samples_per_insert": 32},
+        "replay": {"capacity": 100_000, "min_size": 1_000, "samples_per_insert": 64},  # an update for every ten steps
     }
 
 

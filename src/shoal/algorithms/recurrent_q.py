@@ -62,6 +62,39 @@ def one_agent(batch: RecurrentBatch, config: RecurrentConfig, network: Recurrent
     return Steps(batch.reward, discounts(batch.terminated, config.gamma), batch.mask)
 
 
+class Errors(NamedTuple):
+    """Of the rows to learn from, [T, B], or [T, B, agents]."""
+
+    error: Tensor
+    """Target minus value of the action taken; 0 where masked. With gradient."""
+    taken: Tensor
+    """The value of the action taken."""
+    returns: Tensor
+    """What it should become, before any rescaling."""
+    mask: Tensor
+
+
+def sequence_errors(
+    network: RecurrentQNetwork,
+    target: RecurrentQNetwork,
+    batch: RecurrentBatch,
+    config: RecurrentConfig,
+    read_steps: ReadSteps = one_agent,
+) -> Errors:
+    """n-step (double) Q-learning errors."""
+    q = _learned_values(network, batch, config.burn_in)  # [T + 1, B, ..., A]
+    learned = batch.after(config.burn_in)
+    reward, discount, mask = read_steps(learned, config)
+    with torch.no_grad():
+        q_target = _learned_values(target, batch, config.burn_in)
+        value = double_q_values(q if config.double else q_target, q_target)
+        value = unrescaled(value) if config.value_rescaling else value
+        returns = n_step_returns(value, reward, discount, mask, config.n_step)
+        goal = rescaled(returns) if config.value_rescaling else returns
+    taken = q[:-1].gather(-1, learned.action.long().unsqueeze(-1)).squeeze(-1)
+    return Errors((goal - taken) * mask, taken, returns, mask)
+
+
 def sequence_loss(
     network: RecurrentQNetwork,
     target: RecurrentQNetwork,
@@ -69,26 +102,13 @@ def sequence_loss(
     config: RecurrentConfig,
     read_steps: ReadSteps = one_agent,
 ) -> Loss:
-    """Huber loss of the n-step (double) Q-learning error: mean over a sequence's rows, sum over agents."""
-    q = _learned_values(network, batch, config.burn_in)  # [T + 1, B, ..., A]
-    batch_part = batch.after(config.burn_in)
-    reward, discount, mask = read_steps(batch_part, config, network)
-    with torch.no_grad():
-        q_target = _learned_values(target, batch, config.burn_in)
-        value = double_q_values(q if config.double else q_target, q_target)
-        returns = n_step_returns(
-            unrescaled(value) if config.value_rescaling else value, reward, discount, mask, config.n_step
-        )
-        goal = rescaled(returns) if config.value_rescaling else returns
-    taken = q[:-1].gather(-1, batch_part.action.long().unsqueeze(-1)).squeeze(-1)
-    error = (goal - taken) * mask
+    """Huber loss of the errors: mean over a sequence's rows, sum over agents."""
+    error, taken, returns, mask = sequence_errors(network, target, batch, config, read_steps)
     if network.value_norm is not None:
         network.value_norm.observe(returns, mask)
-    loss = huber(error / network.value_scale, config.huber_delta)
-    axes = [axis for axis in range(loss.dim()) if axis != 1]
-    priority = sequence_priority(error.detach(), mask, config.eta)
-    q_mean = masked_mean(taken.detach().flatten(1), mask.flatten(1))
-    return Loss(loss.sum(dim=axes) / len(loss), priority, {"q_mean": q_mean, **network.metrics})
+    loss = huber(error / network.value_scale, config.huber_delta).transpose(0, 1).flatten(1).sum(dim=1) / len(error)
+    q_mean = masked_mean(taken.flatten(1), mask.flatten(1))
+    return Loss(loss, sequence_priority(error, mask, config.eta), {"q_mean": q_mean, **network.metrics})
 
 
 def _learned_values(network: RecurrentQNetwork, batch: RecurrentBatch, burn_in: int) -> Tensor:

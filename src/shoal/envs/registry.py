@@ -19,6 +19,10 @@ from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
 
 _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 
+# The package's own; a module is imported when one of its environments is made.
+gymnasium.register("shoal/TMaze-v0", "shoal.envs.memory:TMaze", reward_threshold=0.9)
+gymnasium.register("shoal/RepeatPrevious-v0", "shoal.envs.memory:RepeatPrevious", reward_threshold=54.0)
+
 
 def find_registration(env_id: str) -> Registration:
     """Looks up an id. Imports the package of `package:Id-v0` first, and ale-py for an id that is not registered.

@@ -30,10 +30,11 @@ class RecurrentQNetwork(nn.Module):
     episode's start. A network may ignore it.
     """
 
-    norm: ObservationNorm | None = None
-    """Of observations; None: they are seen as they are."""
-    value_norm: ValueNorm | None = None
-    """Of values; None: they are learned as they are."""
+    def __init__(self) -> None:
+        super().__init__()
+        # Set here and not in the class, which would hide a submodule of the same name.
+        self.norm: ObservationNorm | None = None
+        self.value_norm: ValueNorm | None = None
 
     @property
     def state_size(self) -> int:

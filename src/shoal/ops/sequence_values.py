@@ -20,6 +20,12 @@ def rescaled(x: Tensor) -> Tensor:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x: makes large values smaller.
 
     "Observe and Look Further: Achieving Consistent Performance on Atari", https://arxiv.org/abs/1805.11593.
+
+    Args:
+        x: values, of any shape.
+
+    Returns:
+        h(x), shaped as `x`.
     """
     check_floating(x=x)
     return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + RESCALING_EPSILON * x
@@ -30,6 +36,12 @@ def unrescaled(x: Tensor) -> Tensor:
 
     It solves epsilon y^2 + (1 + 2 epsilon) y = |x| for y = sqrt(|h^-1(x)| + 1) - 1, in the form 2c / (b + sqrt(...)).
     The paper's form takes a difference, which loses most digits of a float32 near 0.
+
+    Args:
+        x: rescaled values, of any shape.
+
+    Returns:
+        The values, shaped as `x`.
     """
     check_floating(x=x)
     b = 1.0 + 2.0 * RESCALING_EPSILON

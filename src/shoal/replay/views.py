@@ -197,9 +197,10 @@ class SequenceView:
         period: rows from the start of one sequence to that of the next; 1: any row may be one.
         priorities: how prioritized draws come by a sequence's first priority.
         """
-        if length < 1 or burn_in < 0 or period < 1:
-            wrong = f"{length}, {burn_in} and {period}"
-            raise ReplayError(f"length and period must be at least 1 and burn_in at least 0; got {wrong}.")
+        if length < 1 or burn_in < 0:
+            raise ReplayError(f"length must be at least 1 and burn_in at least 0; got {length} and {burn_in}.")
+        if period < 1:
+            raise ReplayError(f"period must be at least 1; got {period}.")
         if both := set(extras) & set(at_start):
             raise ReplayError(f"{', '.join(sorted(both))}: ask for a column at every row or at the start, not both.")
         self.length, self.burn_in, self.stack, self._schema = length, burn_in, schema.frame_stack, schema
