@@ -84,7 +84,7 @@ def sequence_errors(
     """n-step (double) Q-learning errors."""
     q = _learned_values(network, batch, config.burn_in)  # [T + 1, B, ..., A]
     learned = batch.after(config.burn_in)
-    reward, discount, mask = read_steps(learned, config)
+    reward, discount, mask = read_steps(learned, config, network)
     with torch.no_grad():
         q_target = _learned_values(target, batch, config.burn_in)
         value = double_q_values(q if config.double else q_target, q_target)

@@ -19,20 +19,23 @@ from gymnasium.vector.utils import batch_space
 
 from shoal.envs.parts import PackedBox
 from shoal.envs.pathfinding_render import TRAIL, draw_picture, draw_text
-from shoal.envs.pathfinding_rules import CHANNELS
-from shoal.envs.pathfinding_worlds import MOVES, Cases, Flags, Ints, PathWorlds, fixed_cases
-from shoal.errors import ConfigError
+from shoal.envs.pathfinding_rules import ALL_ON_GOALS, CHANNELS, COLLISION
+from shoal.envs.pathfinding_worlds import MOVES, NO_LIMIT, Cases, Flags, Ints, PathWorlds, fixed_cases
+from shoal.errors import ConfigError, EnvError
 from shoal.types import Array
 
 __all__ = ["Cases", "PathFinding", "PathFindingVector", "PathWorlds", "fixed_cases"]
 
 Info = dict[str, Any]
 
+LEVEL = ["agents", "size"]
+"""The numbers of a level, for `metadata`."""
+
 
 class PathFindingVector(VectorEnv[Array, Array, Array]):
-    """Many worlds, one numba call per step, in NEXT_STEP autoreset. Observations are packed rows, as a policy sees them."""
+    """Many worlds, one numba call per step, in NEXT_STEP autoreset. Observations are packed rows, as in training."""
 
-    metadata: ClassVar[Info] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": []}  # type: ignore[misc]
+    metadata: ClassVar[Info] = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": [], "levels": LEVEL}  # type: ignore[misc]
 
     def __init__(self, num_envs: int, render_mode: None = None, **arguments: Any) -> None:
         """Args:
@@ -81,7 +84,7 @@ class PathFindingVector(VectorEnv[Array, Array, Array]):
 class PathFinding(gymnasium.Env[Info, Array]):
     """One world, with observations as a dict of arrays; draws pictures."""
 
-    metadata: ClassVar[Info] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 8}  # type: ignore[misc]
+    metadata: ClassVar[Info] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 8, "levels": LEVEL}  # type: ignore[misc]
 
     def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
         """Args:
@@ -103,18 +106,20 @@ class PathFinding(gymnasium.Env[Info, Array]):
         `obstacles` [S, S], `starts` [A, 2] and `goals` [A, 2], for this one.
         """
         super().reset(seed=seed)
-        if self.spec is not None and self.spec.max_episode_steps:  # gymnasium.make keeps this argument to itself
-            self.worlds.rules = self.worlds.rules._replace(limit=self.spec.max_episode_steps)
+        if self.spec is not None:  # made by gymnasium.make, whose TimeLimit it is that cuts episodes
+            self.worlds.rules = self.worlds.rules._replace(limit=NO_LIMIT)
         begin(self.worlds, seed, options)
         self._picture.restart()
         return self._observation(), {}
 
     def step(self, action: Array) -> tuple[Info, float, bool, bool, Info]:
+        """Plays actions [A]; `info["episode_metrics"]` tells of the episode so far."""
+        if self.worlds.state.ended[0]:
+            raise EnvError("The episode of path finding has ended: call reset.")
         terminated, truncated = self.worlds.step(np.asarray(action)[None])
         self._picture.follow()
-        ended = bool(terminated[0] or truncated[0])
-        info = {"episode_metrics": self.worlds.metrics(0)} if ended else {}
-        return self._observation(), float(self.worlds.mean_reward()[0]), bool(terminated[0]), bool(truncated[0]), info
+        reward, info = float(self.worlds.mean_reward()[0]), {"episode_metrics": self.worlds.metrics(0)}
+        return self._observation(), reward, bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> Any:
         return self._picture.draw(self.render_mode)
@@ -157,7 +162,7 @@ def observation_space(worlds: PathWorlds) -> spaces.Dict:
         {
             "agents": spaces.Box(0, 1, (agents, CHANNELS, side, side), np.uint8),
             "mask": spaces.Box(0, 1, (agents, agents), np.uint8),
-            "reward": spaces.Box(-np.inf, np.inf, (agents,), np.float32),
+            "reward": spaces.Box(COLLISION, ALL_ON_GOALS, (agents,), np.float32),
         }
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from shoal.envs.pathfinding import Info, Picture, begin, observation_space, views
+from shoal.envs.pathfinding import LEVEL, Info, Picture, begin, views
 from shoal.envs.pathfinding_worlds import MOVES, PathWorlds
 from shoal.errors import ConfigError
 from shoal.types import Array
@@ -24,16 +24,17 @@ except ImportError as error:
 Each = dict[str, Any]
 
 
-class PathFindingParallel(ParallelEnv[str, Array, int]):
+class PathFindingParallel(ParallelEnv[str, Array, int]):  # type: ignore[misc]
     """Agents `agent_0`, `agent_1`, ... All end together. `infos[agent]["hears"]` is the agent's row of the
     communication mask, uint8 [max_agents].
     """
 
-    metadata: ClassVar[Info] = {  # type: ignore[misc]
+    metadata: ClassVar[Info] = {
         "name": "pathfinding_v0",
         "render_modes": ["rgb_array", "ansi", "human"],
         "render_fps": 8,
         "is_parallelizable": True,
+        "levels": LEVEL,
     }
 
     def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
@@ -47,10 +48,8 @@ class PathFindingParallel(ParallelEnv[str, Array, int]):
         self.render_mode = render_mode
         self.possible_agents = [f"agent_{number}" for number in range(self.worlds.agents)]
         self.agents: list[str] = []
-        box = observation_space(self.worlds)["agents"]
-        self.observation_spaces = {
-            agent: spaces.Box(0, 1, box.shape[1:], np.uint8) for agent in self.possible_agents
-        }
+        shape = views(self.worlds)[0].shape[1:]
+        self.observation_spaces = {agent: spaces.Box(0, 1, shape, np.uint8) for agent in self.possible_agents}
         self.action_spaces = {agent: spaces.Discrete(MOVES) for agent in self.possible_agents}
         self._picture = Picture(self.worlds)
 
@@ -69,7 +68,7 @@ class PathFindingParallel(ParallelEnv[str, Array, int]):
         return self._observations(), self._infos()
 
     def step(self, actions: dict[str, int]) -> tuple[Each, Each, Each, Each, Each]:
-        """Plays an action of every agent; the info of the last step also has `episode_metrics`."""
+        """Plays an action of every agent; in the last step, infos also have `episode_metrics`."""
         if not self.agents:
             return {}, {}, {}, {}, {}
         played = np.zeros((1, self.worlds.agents), np.int64)

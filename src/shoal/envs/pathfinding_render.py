@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +99,7 @@ def _way(picture: Array, way: Point, radius: float, colour: Point) -> None:
     """A line along the places [T, 2], which fades towards the oldest."""
     part, at = _around(picture, way.min(axis=0) - radius - 1, way.max(axis=0) + radius + 1)
     share = np.zeros(part.shape[:2])
-    for age, (one, other) in enumerate(zip(way[:-1], way[1:], strict=True), TRAIL - len(way) + 1):
+    for age, (one, other) in enumerate(pairwise(way), TRAIL - len(way) + 1):
         length = float(((other - one) ** 2).sum())
         if length:
             along = np.clip((at - one) @ (other - one) / length, 0, 1)

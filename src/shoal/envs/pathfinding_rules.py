@@ -79,7 +79,7 @@ class Rules(NamedTuple):
 
 
 _INTS = numba.int64[::1]
-WORLDS = numba.types.NamedTuple(
+WORLDS = numba.types.NamedTuple(  # type: ignore[no-untyped-call]
     (
         *(numba.uint64[::1], _INTS, _INTS),
         *(numba.uint8[:, ::1], numba.int16[:, ::1], numba.uint8[:, :, ::1]),
@@ -89,7 +89,7 @@ WORLDS = numba.types.NamedTuple(
     ),
     Worlds,
 )
-RULES = numba.types.NamedTuple((*(numba.int64,) * 6, numba.float64), Rules)
+RULES = numba.types.NamedTuple((*(numba.int64,) * 6, numba.float64), Rules)  # type: ignore[no-untyped-call]
 
 
 _PATHS = numba.void(numba.uint8[::1], numba.int64, _INTS, _INTS, numba.uint8[::1])
@@ -128,16 +128,15 @@ def _listen(worlds, rules, world):  # type: ignore[no-untyped-def]
     rows, columns = place[:agents] // width, place[:agents] % width
     heard = 0
     for agent in range(agents):
-        apart = (rows - rows[agent]) ** 2 + (columns - columns[agent]) ** 2
         for other in range(agents):
+            down, right = rows[other] - rows[agent], columns[other] - columns[agent]
             mask[agent, other] = agent == other
-            near = abs(rows[other] - rows[agent]), abs(columns[other] - columns[agent])
-            if other == agent or max(near) > rules.hearing:
+            if other == agent or max(abs(down), abs(right)) > rules.hearing:
                 continue
-            nearer = 0
+            apart, nearer = down**2 + right**2, 0
             for third in range(agents):
-                closer = apart[third] < apart[other] or (apart[third] == apart[other] and third < other)
-                nearer += closer and third != agent
+                gap = (rows[third] - rows[agent]) ** 2 + (columns[third] - columns[agent]) ** 2
+                nearer += third != agent and (gap < apart or (gap == apart and third < other))
             if nearer < rules.neighbours:
                 mask[agent, other] = 1
                 heard += 1
@@ -146,24 +145,25 @@ def _listen(worlds, rules, world):  # type: ignore[no-untyped-def]
 
 @numba.njit(numba.void(WORLDS, RULES, numba.int64), cache=True)
 def _observe(worlds, rules, world):  # type: ignore[no-untyped-def]
-    side, seen = 2 * rules.radius + 1, worlds.seen[world]
-    ground, taken = worlds.ground[world], worlds.taken[world]
-    width = np.int64(np.sqrt(ground.shape[0]))
-    plane = side * side
-    for agent in range(worlds.agents[world]):
+    """Cuts every agent's window out of the grids. Unsigned indices: with signed ones it takes six times as long."""
+    side, width = np.uintp(2 * rules.radius + 1), np.uintp(np.sqrt(worlds.ground.shape[1]))
+    ground, taken, seen = worlds.ground[world], worlds.taken[world], worlds.seen[world]
+    plane, one = side * side, np.uint8(1)
+    for agent in range(np.uintp(worlds.agents[world])):
         hints = worlds.hints[world, agent]
-        corner = worlds.place[world, agent] - rules.radius * (width + 1)
+        corner = np.uintp(worlds.place[world, agent]) - np.uintp(rules.radius) * (width + np.uintp(1))
+        first = agent * np.uintp(CHANNELS) * plane
         for row in range(side):
-            cell, to = corner + row * width, agent * CHANNELS * plane + row * side
             for column in range(side):
-                seen[to + column] = taken[cell + column] != 0
-                seen[to + column + plane] = ground[cell + column] == OBSTACLE
-                hint = hints[cell + column]
-                seen[to + column + 2 * plane] = hint & 1
-                seen[to + column + 3 * plane] = (hint >> 1) & 1
-                seen[to + column + 4 * plane] = (hint >> 2) & 1
-                seen[to + column + 5 * plane] = (hint >> 3) & 1
-        seen[agent * CHANNELS * plane + rules.radius * (side + 1)] = 0  # itself
+                cell, to = corner + row * width + column, first + row * side + column
+                hint = hints[cell]
+                seen[to] = taken[cell] != 0
+                seen[to + plane] = ground[cell] == OBSTACLE
+                seen[to + np.uintp(2) * plane] = hint & one
+                seen[to + np.uintp(3) * plane] = (hint >> one) & one
+                seen[to + np.uintp(4) * plane] = (hint >> np.uint8(2)) & one
+                seen[to + np.uintp(5) * plane] = (hint >> np.uint8(3)) & one
+        seen[first + plane // np.uintp(2)] = 0  # itself, in the middle
     _listen(worlds, rules, world)
 
 

@@ -19,6 +19,7 @@ Flags = npt.NDArray[np.bool_]
 MOVES = 5
 """Stay, up, down, left, right."""
 MOST_AGENTS, LARGEST_SIZE, LARGEST_RADIUS = 1024, 512, 32
+NO_LIMIT = 2**31
 _CASES = 7_000_000_000
 """Seeds of fixed cases lie from here on, far from those of training."""
 
@@ -76,20 +77,19 @@ class PathWorlds:
         radius = _whole("observation_radius", observation_radius, 1, LARGEST_RADIUS)
         if communication_radius == 0:
             raise ConfigError("Path finding: communication_radius is 0. Use at least 1, or neighbours=0 for silence.")
-        fixed = -1.0 if density is None else density
-        if isinstance(fixed, str | bool) or not (fixed == -1.0 or 0.0 <= fixed <= LARGEST_DENSITY):
+        if density is not None and (isinstance(density, str | bool) or not 0.0 <= density <= LARGEST_DENSITY):
             raise ConfigError(
-                f"Path finding: density is {density!r}. Use 0 to {LARGEST_DENSITY}, or null for another one each episode."
+                f"Path finding: density is {density!r}. Use 0 to {LARGEST_DENSITY}, or null for one of each episode."
             )
         self.agents = _whole("max_agents", agents if max_agents is None else max_agents, 1, MOST_AGENTS)
         self.rules = Rules(
             radius,
             _whole("communication_radius", communication_radius, 1, LARGEST_SIZE),
             _whole("neighbours", neighbours, 0, MOST_AGENTS),
-            _whole("max_episode_steps", max_episode_steps, 1, 2**31),
+            _whole("max_episode_steps", max_episode_steps, 1, NO_LIMIT),
             _whole("cases", cases, 0, 2**31),
             int(mixed(np.uint64(_CASES + _whole("case_seed", case_seed, 0, 2**31)))) >> 1,
-            float(fixed),
+            -1.0 if density is None else float(density),
         )
         self._default = {"agents": agents, "size": size}
         self._levels = self._checked([self._default])
@@ -120,7 +120,7 @@ class PathWorlds:
         self._begin(np.arange(len(self.state.steps)))
 
     def reset_to(self, world: int, obstacles: Any, starts: Any, goals: Any) -> None:
-        """Starts an episode on a map of your own: obstacles [S, S], other than 0 where one is; cells (row, column) [A, 2].
+        """Starts an episode on a map of your own: obstacles [S, S], 0 where a cell is free; cells (row, column) [A, 2].
 
         Raises:
             ConfigError: the map is not square, or agents do not fit into it.
@@ -191,7 +191,7 @@ class PathWorlds:
         """The map, 1 where an obstacle is, uint8 [S, S]."""
         inner = slice(self.rules.radius, self.rules.radius + int(self.state.size[world]))
         grid: Array = self.state.ground[world].reshape(self._width, self._width)[inner, inner]
-        return (grid == OBSTACLE).astype(np.uint8)
+        return np.asarray(grid == OBSTACLE, np.uint8)
 
     def cells(self, world: int) -> tuple[Ints, Ints]:
         """Where the agents are and where they want to go: (row, column), [agents, 2] each."""
@@ -266,17 +266,25 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
 
 def _empty(worlds: int, agents: int, size: int, radius: int) -> Worlds:
     cells, side = (size + 2 * radius) ** 2, 2 * radius + 1
-    counts = (np.zeros(worlds, np.int64) for _ in range(6))
+
+    def counts() -> Ints:
+        return np.zeros(worlds, np.int64)
+
     return Worlds(
-        np.zeros(worlds, np.uint64),
-        np.full(worlds, size),
-        np.full(worlds, agents),
-        np.full((worlds, cells), OUTSIDE, np.uint8),
-        np.zeros((worlds, cells), np.int16),
-        np.zeros((worlds, agents, cells), np.uint8),
-        np.zeros((worlds, agents), np.int64),
-        np.zeros((worlds, agents), np.int64),
-        *counts,
+        random=np.zeros(worlds, np.uint64),
+        size=np.full(worlds, size),
+        agents=np.full(worlds, agents),
+        ground=np.full((worlds, cells), OUTSIDE, np.uint8),
+        taken=np.zeros((worlds, cells), np.int16),
+        hints=np.zeros((worlds, agents, cells), np.uint8),
+        place=np.zeros((worlds, agents), np.int64),
+        goal=np.zeros((worlds, agents), np.int64),
+        steps=counts(),
+        collisions=counts(),
+        messages=counts(),
+        shortest=counts(),
+        heard=counts(),
+        played=counts(),
         ended=np.zeros(worlds, np.bool_),
         seen=np.zeros((worlds, agents * CHANNELS * side * side + agents * agents), np.uint8),
         reward=np.zeros((worlds, agents), np.float32),

@@ -22,6 +22,12 @@ _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 # The package's own; a module is imported when one of its environments is made.
 gymnasium.register("shoal/TMaze-v0", "shoal.envs.memory:TMaze", reward_threshold=0.9)
 gymnasium.register("shoal/RepeatPrevious-v0", "shoal.envs.memory:RepeatPrevious", reward_threshold=54.0)
+gymnasium.register(
+    "shoal/PathFinding-v0",
+    "shoal.envs.pathfinding:PathFinding",
+    vector_entry_point="shoal.envs.pathfinding:PathFindingVector",
+    max_episode_steps=256,
+)
 
 
 def find_registration(env_id: str) -> Registration:
