@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -117,6 +117,40 @@ class Recall(gymnasium.Env[np.ndarray, int]):
         return obs, float(done and action == self._cue), done, False, {}
 
 
+class Stairs(gymnasium.Env[np.ndarray, int]):
+    """An episode takes as many steps as its level is high. It succeeds if its level is lower than `too_high`.
+
+    Levels are whole numbers: `height` and `width`, up to 9. Every episode says how wide it was.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "levels": ("height", "width")}
+    observation_space = spaces.Box(0.0, 9.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, height: int = 1, too_high: int = 10, silent: bool = False, fail_at: int | None = None) -> None:
+        self._usual, self._too_high, self._silent, self._fail_at, self._steps = height, too_high, silent, fail_at, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        level = (options or {}).get("level", {"height": self._usual, "width": 1})
+        self.height, self.width, self._at = level["height"], level["width"], 0
+        assert isinstance(self.height, int) and isinstance(self.width, int)
+        if max(self.height, self.width) > 9:
+            raise ValueError("higher than the sky")
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._at, self._steps = self._at + 1, self._steps + 1
+        if self._steps == self._fail_at:
+            raise RuntimeError("a step is broken")
+        success, done = self.height < self._too_high, self._at >= self.height
+        info = {"is_success": success, "episode_metrics": {"steps_up": self._at}} if done and not self._silent else {}
+        return self._observe(), float(success), done, False, info
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.height, self._at], np.float32)
+
+
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "discrete": spaces.Discrete(4, start=2),
     "multi": spaces.MultiDiscrete([3, 2]),
@@ -148,6 +182,8 @@ def register() -> None:
         gymnasium.register("TestRecall-v0", entry_point=Recall)
     if "TestShapes-v0" not in gymnasium.registry:
         gymnasium.register("TestShapes-v0", entry_point=Shapes, max_episode_steps=8)
+    if "TestStairs-v0" not in gymnasium.registry:
+        gymnasium.register("TestStairs-v0", entry_point=Stairs)
     if "TestReach-v0" not in gymnasium.registry:
         gymnasium.register("TestReach-v0", entry_point=Reach, max_episode_steps=8)
     if "TestEndless-v0" not in gymnasium.registry:
@@ -175,6 +211,18 @@ def corridor(**sections: Any) -> RunSettings:
     for name, value in sections.items():
         base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
     return RunSettings.model_validate(base)
+
+
+def stairs(**sections: Any) -> RunSettings:
+    """Settings for a curriculum of four levels, `height` and `width` from 1 to 2; sections are merged over them."""
+    curriculum = {
+        "start": {"height": 1, "width": 1},
+        "grow": {"height": 1, "width": 1},
+        "limit": {"height": 2, "width": 2},
+        "window": 10,
+    }
+    env = {"id": "tests.fakes:TestStairs-v0", **sections.pop("env", {})}
+    return corridor(env=env, curriculum={**curriculum, **sections.pop("curriculum", {})}, **sections)
 
 
 def reach(**sections: Any) -> RunSettings:

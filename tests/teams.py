@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
+from torch import nn
+
+from shoal.algorithms import Decision, PolicyContext, apex_dqn
+from shoal.types import Array, EnvSpec
 
 
 class Shift(ParallelEnv):  # type: ignore[type-arg]
@@ -112,3 +117,33 @@ class Stranger(Shift):
             return {one: value[:1] for one, value in obs.items()}, *others
         self.agents.append("z")
         return obs, *others
+
+
+class RandomTeam:
+    """Plays at random."""
+
+    def __init__(self, config: Any, spec: EnvSpec, context: PolicyContext) -> None:
+        self.module = nn.Linear(1, 1)
+        self._spec, self._rng = spec, np.random.default_rng(context.seed)
+
+    def initial_state(self, lanes: int) -> Any:
+        return ()
+
+    def act(self, obs: Array, state: Any, first: Array, explore: bool) -> Decision:
+        return Decision(self._rng.integers(self._spec.action_nvec, size=(len(obs), self._spec.agents)), ())
+
+    def record(self, outcome: Any) -> dict[str, Array]:
+        return {}
+
+    def reset(self) -> None:
+        pass
+
+
+RANDOM = replace(
+    apex_dqn.ALGORITHM,
+    name="random-team",
+    agents=True,
+    check=lambda spec: None,
+    columns=lambda config, spec: (),
+    make_policy=RandomTeam,
+)

@@ -115,13 +115,7 @@ def resume(
     return Run(folder.path, trust=True)
 
 
-def load(
-    run: str | Path,
-    *,
-    checkpoint: Which | None = None,
-    trust: bool = False,
-    settings: Overrides = (),
-) -> Run:
+def load(run: str | Path, *, checkpoint: Which | None = None, trust: bool = False, overrides: Overrides = ()) -> Run:
     """Opens a run. The modules it names are imported when its environment or its policy is first used; that of an
     algorithm which is not Shoal's at once.
 
@@ -129,11 +123,12 @@ def load(
         run: its folder, such as `runs/latest`.
         checkpoint: whose weights to use: `"best"` in evaluation, or `"last"`; None: the best if there is one.
         trust: import what the folder names even if somebody else made it. Your own runs need no trust.
-        settings: of `env` and `evaluation`, to play another task than it was trained on: `{"env.kwargs.agents": 16}`.
+        overrides: what to evaluate instead, such as `["env.kwargs.size=40"]`: of `env.kwargs`, `env.max_episode_steps`
+            and `evaluation`.
     """
     if checkpoint not in (None, "best", "last"):
         raise ConfigError(f"checkpoint = {checkpoint!r} cannot be used: it must be best or last.")
-    return Run(Path(run), checkpoint, trust=trust, changes=settings)
+    return Run(Path(run), checkpoint, trust=trust, overrides=overrides)
 
 
 def named_settings(**options: Any) -> dict[str, Any]:

@@ -60,12 +60,12 @@ class Run:
 
     Attributes:
         path: its folder.
-        settings: its settings, with the changes asked for.
+        settings: its settings.
         trusted: whether modules that its folder names may be imported, even if somebody else made the folder.
     """
 
     def __init__(
-        self, path: Path, checkpoint: Which | None = None, *, trust: bool = False, changes: Overrides = ()
+        self, path: Path, checkpoint: Which | None = None, *, trust: bool = False, overrides: Overrides = ()
     ) -> None:
         """Use `load`.
 
@@ -73,12 +73,12 @@ class Run:
             path: a run folder.
             checkpoint: whose weights to use: the best in evaluation, or the last; None: the best if there is one.
             trust: import what the folder names, even if somebody else made it.
-            changes: settings of `env` and `evaluation` that differ from those of the training.
+            overrides: other arguments of the environment, such as `env.kwargs.size=40`, and other ways to evaluate.
         """
         self.folder = RunFolder.open(path)
         self.path = self.folder.path
-        self._written, self._changes = load_config(self.path, trust=trust), changes
-        self.settings = change_for_evaluation(self._written, changes) if changes else self._written
+        self._saved, self._overrides = load_config(self.path, trust=trust), overrides
+        self.settings = change_for_evaluation(self._saved, overrides) if overrides else self._saved
         self.trusted = trust
         self._which = checkpoint
         self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
@@ -175,7 +175,7 @@ class Run:
             ConfigError: somebody else made the folder, and it is not trusted.
         """
         if not self.trusted:
-            require_trust(self.path, self._written, given=self._changes)
+            require_trust(self.path, self._saved, given=self._overrides)
         return self.settings.evaluation_env
 
     @cached_property

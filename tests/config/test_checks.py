@@ -51,6 +51,32 @@ def test_a_run_without_an_end_gets_one() -> None:
     assert (ends.steps, ends.seconds, ends.mean_return) == (DEFAULT_STEPS, None, None)
 
 
+LEVELS = ["curriculum.start={size: 1}", "curriculum.grow={size: 1}", "curriculum.limit={size: 3}"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["stop.curriculum=true"], "curriculum.start is missing"),
+        (["curriculum.limit.size=3"], "curriculum.start is missing"),
+        ([*LEVELS, "curriculum.limit.agents=3"], "grow has size; limit has size, agents"),
+        ([*LEVELS, "curriculum.grow.size=-1"], "grow.size = -1 never leads from start = 1 to limit = 3"),
+        ([*LEVELS, "curriculum.grow.size=0"], "never leads"),
+        ([*LEVELS, "curriculum.grow.size=1e-6"], "2,000,001 levels are more than"),
+        ([*LEVELS, "curriculum.success=0"], "curriculum.success"),
+        ([*LEVELS, "curriculum.start.size=big"], "curriculum.start"),
+    ],
+)
+def test_levels_that_lead_nowhere(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings_for("CartPole-v1", "apex-dqn", overrides)
+
+
+def test_an_environment_without_levels() -> None:
+    with pytest.raises(ConfigError, match="CartPole-v1 has no levels"):
+        check_environment(settings_for("CartPole-v1", "apex-dqn", LEVELS))
+
+
 @pytest.mark.parametrize("stop", ["steps=5", "stop.seconds=5", "mean_return=5"])
 def test_an_end_that_was_given_is_kept(stop: str) -> None:
     settings = settings_for("CartPole-v1", "apex-dqn", [stop])

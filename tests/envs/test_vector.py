@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from shoal.envs import Env, EnvSettings, make_env
 from shoal.envs.loop import LoopVectorEnv
 from shoal.envs.seeding import lane_seeds
+from shoal.envs.spaces import describe
 from shoal.errors import EnvError
 from shoal.types import Episode
 
@@ -159,3 +163,77 @@ def test_actions_of_the_wrong_shape_or_range_are_refused() -> None:
             with pytest.raises(EnvError, match="outside 0"):
                 env.step(np.array([0, wrong]))
         env.step(np.zeros(2, np.int32))
+
+
+def test_what_environments_say_of_episodes() -> None:
+    env = make_env(EnvSettings(id="tests.fakes:TestStairs-v0", kwargs={"height": 2, "too_high": 2}), 2, 0)
+    env.reset()
+    assert env.step(zeros(env)).finished == ()
+    told = {"steps_up": 2.0, "is_success": 0.0}
+    assert env.step(zeros(env)).finished == (Episode(0, 0.0, 2, told), Episode(1, 0.0, 2, told))
+    assert env.spec.levels == ("height", "width")
+    env.step(zeros(env))
+
+
+def test_levels_are_drawn_at_each_reset() -> None:
+    def heights(seed: int) -> list[float]:
+        env = make_env(EnvSettings(id="tests.fakes:TestStairs-v0"), 4, seed)
+        env.set_levels([{"height": 1, "width": 1}, {"height": 2, "width": 3}])
+        env.reset()
+        found = [one for _ in range(60) for one in env.step(zeros(env)).finished]
+        assert all(one.length == one.metrics["level.height"] for one in found)
+        assert {(one.metrics["level.height"], one.metrics["level.width"]) for one in found} == {(1, 1), (2, 3)}
+        return [one.metrics["level.height"] for one in found]
+
+    drawn = heights(0)
+    assert drawn == heights(0) != heights(1) and 0.3 < drawn.count(1) / len(drawn) < 0.7
+
+
+class Native(VectorEnv[Any, Any, Any]):
+    """Three lanes, whose second episode ends at the second step."""
+
+    num_envs, metadata = 3, {"autoreset_mode": AutoresetMode.NEXT_STEP, "levels": ["size"]}
+    single_observation_space, single_action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        self.info, self.steps, self.levels = info, 0, ()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((3, 1), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        ended = np.array([False, self.steps == 2, False])
+        return (
+            np.zeros((3, 1), np.float32),
+            np.ones(3),
+            ended,
+            np.zeros(3, np.bool_),
+            self.info if self.steps == 2 else {},
+        )
+
+    def set_levels(self, levels: Any) -> None:
+        self.levels = levels
+
+
+@pytest.mark.parametrize(
+    ("info", "metrics"),
+    [
+        ({}, {}),
+        (
+            {"episode_metrics": {"hits": np.array([0, 7, 0]), "level.size": np.array([5, 5, 5])}},
+            {"hits": 7, "level.size": 5},
+        ),
+        ({"episode_metrics": {"hits": np.array([0, 7, 0])}, "_episode_metrics": np.array([0, 1, 0])}, {"hits": 7}),
+        ({"episode_metrics": {"hits": np.array([0, 7, 0])}, "_episode_metrics": np.array([1, 0, 1])}, {}),
+        ({"episode_metrics": {"hits": np.array([1, np.nan, 1]), "_hits": np.array([1, 0, 1])}}, {}),
+        ({"is_success": np.array([False, True, False]), "_is_success": np.array([0, 1, 0])}, {"is_success": 1}),
+    ],
+)
+def test_what_vector_environments_say_of_episodes(info: dict[str, Any], metrics: dict[str, float]) -> None:
+    native = Native(info)
+    env = Env(native, describe(EnvSettings(id="CartPole-v1"), native.single_observation_space, spaces.Discrete(2)), 0)
+    env.set_levels([{"size": 5}])
+    env.reset()
+    env.step(np.zeros(3, np.int64))
+    assert env.step(np.zeros(3, np.int64)).finished == (Episode(1, 2.0, 2, metrics),) and native.levels == [{"size": 5}]

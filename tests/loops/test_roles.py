@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.fakes import Corridor, corridor, prepared, reach
+from tests.fakes import Corridor, corridor, prepared, reach, stairs
 
 from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, EnvError, ShoalError
@@ -95,6 +95,38 @@ def test_a_restarted_actor_goes_on_in_its_shard(tmp_path: Path) -> None:
     shard = ShardReader(plan.paths.shard(0))
     assert shard.head == 21 and (shard.columns["boundary"][10] == CUT).all()
     assert ledger.env_steps > before
+
+
+def test_an_actor_plays_the_levels_it_is_given_also_after_an_error(tmp_path: Path) -> None:
+    settings = stairs(actors=1, env={"kwargs": {"fail_at": 40}}, replay={"samples_per_insert": None})
+    plan, _ = prepared(tmp_path, settings)
+    actor = assembly.build_actor(plan, 0)
+    heights = [{one.metrics["level.height"] for one in actor.run(steps=8).episodes}]
+    heights += [
+        {one.metrics["level.height"] for one in actor.run(steps=steps, levels=levels).episodes}
+        for steps, levels in ((8, ({"height": 3, "width": 1},)), (8, None), (40, None))
+    ]
+    assert heights == [{1.0}, {1.0, 3.0}, {3.0}, {3.0}]  # an episode under way ends at its level
+
+
+def test_an_actor_of_several_agents_writes_their_rows(tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    changes = {"env": {"id": "tests.teams:Shift"}, "algo": "tests.teams:RANDOM"}
+    plan, ledger = prepared(tmp_path, corridor(actors=1, replay={"samples_per_insert": None}, **changes))
+    report = assembly.build_actor(plan, 0).run(steps=60)
+    rows = {name: column[:60] for name, column in ShardReader(plan.paths.shard(0)).columns.items()}
+    assert rows["action"].shape == (60, 4, 3) and rows["obs"].shape == (60, 4, 18) and ledger.env_steps == report.steps
+    step = rows["boundary"][:-1] != FINAL
+    chosen, rewards, there = (
+        rows["action"][:-1],
+        rows["obs"][1:, :, 15:],
+        rows["obs"][:-1, :, 6:15].reshape(-1, 4, 3, 3),
+    )
+    acted = np.diagonal(there, axis1=-2, axis2=-1)
+    np.testing.assert_array_equal(rewards[step], (chosen * acted)[step])  # of a step, in the row after it
+    mean = (chosen * acted).sum(-1) / acted.sum(-1).clip(1)
+    np.testing.assert_allclose(rows["reward"][:-1][step], mean[step], rtol=1e-6)
+    assert {one.length for one in report.episodes} == {5}
 
 
 def test_learner_learns_publishes_and_saves(tmp_path: Path) -> None:

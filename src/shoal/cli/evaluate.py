@@ -21,7 +21,9 @@ def evaluate(
     run: RunPath,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", show_default=False, help="Settings of env and evaluation to change."),
+        typer.Argument(
+            metavar="KEY=VALUE", show_default=False, help="Settings of the environment, as env.kwargs.size=40."
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Episodes to play.")] = 100,
     seed: Annotated[
@@ -39,7 +41,7 @@ def evaluate(
     """Play greedy episodes with what a run has learned.
 
     The true task is played: rewards are not clipped and lost lives do not end an episode. A run that is still training
-    can be evaluated, too. Another task than it was trained on is played if its network fits: with KEY=VALUE.
+    can be evaluated, too.
 
     \b
     Examples:
@@ -47,7 +49,7 @@ def evaluate(
       shoal eval runs/latest --episodes 20 --checkpoint last
       shoal eval runs/latest --episodes 5 --video
       shoal eval runs/latest --episodes 3 --render
-      shoal eval runs/latest env.kwargs.agents=16       other arguments of the environment
+      shoal eval runs/latest env.kwargs.size=40
     """
     if render and video:
         raise ConfigError("--render and --video cannot be used together: a window and a file need two runs of eval.")
@@ -55,7 +57,7 @@ def evaluate(
         require_display(os.environ, sys.platform)
     from shoal.api import load
 
-    loaded = load(run, checkpoint=checkpoint, trust=trust, settings=settings or ())  # type: ignore[arg-type]
+    loaded = load(run, checkpoint=checkpoint, trust=trust, overrides=settings or ())  # type: ignore[arg-type]
     for damaged in loaded.skipped:
         typer.echo(f"{damaged}: {loaded.checkpoint.name} is used instead", err=True)
     first_seed = loaded.settings.seed if seed is None else seed

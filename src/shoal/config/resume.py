@@ -37,6 +37,9 @@ _FIXED: dict[str, str] = {
 """Settings and sections that stay fixed, and why. The others say only how, where and how long a run works."""
 
 
+_EVALUATED = {"env.kwargs", "env.max_episode_steps", "evaluation"}
+
+
 def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
     """The settings of a resumed run.
 
@@ -51,19 +54,18 @@ def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSetting
 
 
 def change_for_evaluation(settings: RunSettings, overrides: Overrides) -> RunSettings:
-    """The settings to play a run's policy with: another task than it was trained on, if its network fits.
+    """The settings of a run as they are to be evaluated: on a larger map, say.
 
     Raises:
-        ConfigError: a setting that no evaluation reads.
+        ConfigError: a change of something else than the environment's arguments and how episodes are played.
     """
-    fields, data, problems = layered(settings.model_dump(mode="json"), parse_overrides(overrides))
+    before = settings.model_dump(mode="json")
+    fields, data, problems = layered(before, parse_overrides(overrides))
     changed = validated(fields, data, problems)
-    old, new = (dict(_leaves(one.model_dump(mode="json"), "")) for one in (settings, changed))
-    raise_all(
-        ConfigError(f"{name} means nothing in an evaluation: only settings of env and evaluation can be changed.")
-        for name in old | new
-        if old.get(name) != new.get(name) and name.partition(".")[0] not in ("env", "evaluation")
-    )
+    old, new = (dict(_leaves(one, "")) for one in (before, changed.model_dump(mode="json")))
+    for name in old | new:
+        if old.get(name) != new.get(name) and not _EVALUATED & set(_prefixes(name)):
+            raise ConfigError(f"{name} cannot be changed to evaluate: {', '.join(sorted(_EVALUATED))} can.")
     return changed
 
 
