@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.test_actor_critic import DISCRETE, play
+from tests.algorithms.test_comm_dqn import team_sample
 from tests.algorithms.test_continuous import sample_of
 from tests.algorithms.test_options import kind_of
 from tests.algorithms.test_recurrent_q import SMALL as RECURRENT
@@ -30,6 +31,7 @@ NORMALIZED = {"normalize_observations": True, "normalize_values": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name, one in ALGORITHMS.items() if one.pushes is None},  # a3c has one server
     "apex-dqn, normalised": ("apex-dqn", NORMALIZED),
+    "comm-dqn, normalised": ("comm-dqn", {"normalize_values": True, "unroll": 8}),
     "r2d2, normalised": ("r2d2", {**NORMALIZED, "value_rescaling": False, "cell": "gru"}),
     "sac, normalised": ("sac", {"normalize_observations": True}),
     "impala, everything": ("impala", {**NORMALIZED, "normalize_advantages": True, "laser": {"enabled": True}}),
@@ -78,6 +80,8 @@ def sample_for(name: str, case: dict[str, Any], seed: int, dtype: Any) -> Sample
     if name == "r2d2":
         config = ALGORITHMS[name].config(**RECURRENT, **case)
         return _with_masks(play_recurrent(config, 8, 8, seed)[0], seed, dtype)
+    if name == "comm-dqn":
+        return _with_masks(team_sample(8, seed, steps=8), seed, dtype)
     if actions != "any":
         sample = make_sample(8, seed) if actions == "discrete" else sample_of(8, seed)
         data = type(sample.data)(*(one.astype(dtype) if one.dtype == np.float32 else one for one in sample.data))

@@ -3,7 +3,7 @@
                                 autocast    learner.compile   schedule   uniform replay   served inference
                                 cpu, gpu    cpu, gpu
 apex-dqn, apex-qr-dqn           works       works             works      works            refused
-r2d2                            works       works             works      works            refused
+r2d2, comm-dqn                  works       works             works      works            refused
 apex-dpg, d4pg, td3, sac        works       works             works      works            refused
 impala, impact, ppo             works       works             works      works            works
 a3c                             works, cpu  works on a cpu    works      works            refused
@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.test_actor_critic import DISCRETE, play
+from tests.algorithms.test_comm_dqn import SMALL as TALKING
+from tests.algorithms.test_comm_dqn import TEAM, team_sample
 from tests.algorithms.test_continuous import sample_of, spec_of
 from tests.algorithms.test_recurrent_q import SMALL as RECURRENT
 from tests.algorithms.test_recurrent_q import play as play_recurrent
@@ -45,8 +47,8 @@ SERVED = {"impala", "impact", "ppo"}
 
 def kind_of(name: str) -> tuple[EnvSpec, dict[str, Any]]:
     """An environment for it, and settings that make it small."""
-    if name == "r2d2":
-        return SPEC, RECURRENT
+    if name in ("r2d2", "comm-dqn"):
+        return (SPEC, RECURRENT) if name == "r2d2" else (TEAM, TALKING)
     fields = ALGORITHMS[name].config.model_fields
     spec = {"discrete": SPEC, "continuous": spec_of(), "any": DISCRETE}[ALGORITHMS[name].actions]
     return spec, {key: value for key, value in SMALL.items() if key in fields}
@@ -57,6 +59,8 @@ def batch_of(name: str, seed: int) -> Sample:
         return play(ImpalaConfig(), DISCRETE, 6, 4, seed)
     if name == "r2d2":
         return play_recurrent(R2D2Config(**RECURRENT), 8, 16, seed)[0]
+    if name == "comm-dqn":
+        return team_sample(16, seed)
     return make_sample(seed=seed) if ALGORITHMS[name].actions == "discrete" else sample_of(16, seed)
 
 

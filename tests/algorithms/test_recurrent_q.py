@@ -165,7 +165,7 @@ class Team(RecurrentQNetwork):
         return torch.stack(found), state
 
 
-def team_steps(batch: RecurrentBatch, config: RecurrentConfig) -> Steps:
+def team_steps(batch: RecurrentBatch, config: RecurrentConfig, network: RecurrentQNetwork) -> Steps:
     """Every agent gets what the other one sees next; the second one is gone in the third row."""
     mask = batch.mask.unsqueeze(-1).repeat(1, 1, 2)
     mask[2, :, 1] = 0.0
