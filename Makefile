@@ -87,7 +87,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo '==> Shoal and the other packages'
 	@set -o pipefail; $(PIP) install -c constraints.txt -e '.[$(EXTRAS)]' 2>&1 | $(QUIETER)
 	@if [ -f src/shoal/replay/precompile.py ]; then \
-	  echo '==> compiling the replay kernels'; $(BIN)/python -m shoal.replay.precompile; \
+	  echo '==> compiling the kernels of replay and path finding'; $(BIN)/python -m shoal.replay.precompile; \
+	  $(BIN)/python -c 'import shoal.envs.pathfinding'; \
 	fi
 	@touch $@
 	@echo '==> ready'

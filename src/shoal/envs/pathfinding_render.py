@@ -52,11 +52,11 @@ def draw_picture(obstacles: Array, trail: Array, goals: Array) -> Array:
     picture[:] = _PAPER
     picture[::pixels], picture[:, ::pixels] = _LINES, _LINES
     picture[blocks] = _ROCK
-    points, ends = (trail + 0.5) * pixels, (goals + 0.5) * pixels
+    points, ends = trail * pixels + pixels // 2, goals * pixels + pixels // 2
     colours = [_colour(agent) for agent in range(len(goals))]
     for colour, end, way in zip(colours, ends, points.swapaxes(0, 1), strict=True):
         _square(picture, end, 0.36 * pixels, max(1.5, 0.13 * pixels), colour)
-        _way(picture, way, 0.1 * pixels, colour)
+        _way(picture, way, max(1, pixels // 8), colour)
     for colour, end, place in zip(colours, ends, points[-1], strict=True):
         _disc(picture, place, 0.36 * pixels, np.full(3, 255.0))
         _disc(picture, place, 0.29 * pixels, colour)
@@ -95,14 +95,13 @@ def _square(picture: Array, centre: Point, half: float, line: float, colour: Poi
     _blend(part, np.maximum(rim, 0.18 * (outwards < half - line)), colour)
 
 
-def _way(picture: Array, way: Point, radius: float, colour: Point) -> None:
-    """A line along the places [T, 2], which fades towards the oldest."""
-    part, at = _around(picture, way.min(axis=0) - radius - 1, way.max(axis=0) + radius + 1)
-    share = np.zeros(part.shape[:2])
-    for age, (one, other) in enumerate(pairwise(way), TRAIL - len(way) + 1):
-        length = float(((other - one) ** 2).sum())
-        if length:
-            along = np.clip((at - one) @ (other - one) / length, 0, 1)
-            apart = np.linalg.norm(at - one - along[..., None] * (other - one), axis=-1)
-            share = np.maximum(share, np.clip(radius + 0.5 - apart, 0, 1) * 0.75 * age / TRAIL)
+def _way(picture: Array, way: Array, half: int, colour: Point) -> None:
+    """A line along the places [T, 2], which fades towards the oldest. It has no slopes: every step is a rectangle."""
+    first, last = way.min(axis=0) - half, way.max(axis=0) + half
+    part = picture[first[0] : last[0], first[1] : last[1]]
+    share = np.zeros(part.shape[:2], np.float32)
+    for age, step in enumerate(pairwise(way - first), TRAIL - len(way) + 1):
+        low, high = np.minimum(*step) - half, np.maximum(*step) + half
+        strip = share[low[0] : high[0], low[1] : high[1]]
+        np.maximum(strip, 0.75 * age / TRAIL, out=strip)
     _blend(part, share, colour)
