@@ -15,6 +15,7 @@ from shoal.algorithms.comm_dqn import ALGORITHM, CommunicationPolicy, Config, ma
 from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.algorithms.kinds import require_agents
 from shoal.algorithms.recurrent_q import sequence_loss
+from shoal.envs import EnvSettings, make_env
 from shoal.errors import ConfigError
 from shoal.types import FINAL, Array, EnvSpec, Keys, ObsPart, Sample, Sequence
 
@@ -236,6 +237,28 @@ def test_learns_a_fixed_batch() -> None:
     learner, sample = ALGORITHM.make_learner(config, TEAM, LearnerContext(torch.device("cpu"))), team_sample()
     losses = [float(learner.step(sample).metrics["loss"]) for _ in range(200)]
     assert losses[-1] < 0.1 * losses[0]
+
+
+def test_what_the_map_shows_is_where_agents_are() -> None:
+    """Positions fit channel 0, so that the causal mask erases the right agent."""
+    kwargs = {"agents": 6, "size": 8, "density": 0.1, "positions": True}
+    env = make_env(EnvSettings(id="shoal/PathFinding-v0", kwargs=kwargs), 4, 0)
+    config = Config(communication="causal", channels=4, blocks=1, cell_size=8)
+    policy = CommunicationPolicy(make_network(config, env.spec), config, env.spec, PolicyContext(lanes=4))
+    obs, state, first = env.reset(), policy.initial_state(4), np.ones(4, np.bool_)
+    for _ in range(5):
+        rows, parts = torch.from_numpy(obs), policy.module.parts
+        position = parts.part(rows, "position").long()
+        shown = parts(rows).agents[:, :, 0]
+        for world, i, j in itertools.product(range(4), range(6), range(6)):
+            down, right = (position[world, j] - position[world, i]).tolist()
+            if i != j and max(abs(down), abs(right)) <= 4:
+                assert shown[world, i, 4 + down, 4 + right]
+        decision = policy.act(obs, state, first, explore=True)
+        obs, state, first = env.step(decision.action).obs, decision.state, np.zeros(4, np.bool_)
+    env.close()
+    with pytest.raises(ConfigError, match=r"learner.compile = true cannot be used with communication = causal"):
+        ALGORITHM.make_learner(config, env.spec, LearnerContext(torch.device("cpu"), compile=True))
 
 
 def test_refusals() -> None:

@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 
 from shoal.algorithms.batches import RecurrentBatch
 from shoal.algorithms.initial_priorities import InitialPriorities
-from shoal.algorithms.interface import Decision, LearningRate, Outcome, PolicyContext, Width
+from shoal.algorithms.interface import Decision, Learner, LearnerContext, LearningRate, Outcome, PolicyContext, Width
 from shoal.algorithms.own_code import own_torso
 from shoal.algorithms.recurrent_policy import RecurrentConfig, RecurrentQPolicy
 from shoal.algorithms.recurrent_q import Steps, recurrent_algorithm
@@ -174,10 +174,25 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
     }
 
 
+_DEFAULTS: Mapping[str, Any] = {
+    "learner": {"batch_size": 64, "prefetch": 2},
+    "replay": {"selectors": [{"type": "prioritized", "alpha": 0.6}], "capacity": 200_000, "min_size": 20_000},
+}
+
+
 def _columns(config: Config, spec: EnvSpec) -> tuple[Column, ...]:
     made = _BASE.columns(config, spec)
     asked = Column("q_values", "float32", (spec.agents, spec.action_nvec[0]))
     return (*made, asked) if config.record_q_values else made
+
+
+def _make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Learner:
+    if config.communication == "causal" and context.compile:
+        raise ConfigError(
+            "learner.compile = true cannot be used with communication = causal: how many agents are erased, and so the "
+            "size of a batch, differs from update to update. Set one of them otherwise."
+        )
+    return _BASE.make_learner(config, spec, context)
 
 
 _BASE = recurrent_algorithm(
@@ -190,4 +205,4 @@ _BASE = recurrent_algorithm(
     make_policy=CommunicationPolicy,
     check=lambda spec: None,  # `agents` says all
 )
-ALGORITHM = replace(_BASE, agents=True, columns=_columns)
+ALGORITHM = replace(_BASE, agents=True, columns=_columns, make_learner=_make_learner, defaults=_DEFAULTS)

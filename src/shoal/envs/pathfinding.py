@@ -160,7 +160,7 @@ class Picture:
 
 
 def observation_space(worlds: PathWorlds) -> spaces.Dict:
-    """What agents see [A, 6, D, D], who hears whom [A, A], what each got in the last step [A]; where they are [A, 2]."""
+    """What agents see [A, 6, D, D], who hears whom [A, A], what each got in the last step [A], where each is [A, 2]."""
     agents, side = worlds.agents, 2 * worlds.rules.radius + 1
     seen: dict[str, spaces.Space[Any]] = {
         "agents": spaces.Box(0, 1, (agents, CHANNELS, side, side), np.uint8),
