@@ -77,7 +77,7 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
         "burn_in": 10,
         "period": 10,
         "gamma": 0.99,
-        "learning_rate": 5e-4,
+        "learning_rate": 1e-3,
         "adam_epsilon": 1e-5,
         "gradient_clip": 10.0,
         "target_period": 100,

@@ -129,7 +129,7 @@ class RecurrentQPolicy:
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
         before, last = (torch.as_tensor(part, device=self._device) for part in state)
         if first.any():
-            begins = torch.from_numpy(first).to(self._device)
+            begins = torch.tensor(first, device=self._device)
             before = before.masked_fill(begins.unsqueeze(1), 0.0)
             last = last.masked_fill(begins.view(-1, *(1 for _ in self._shape)), -1.0)
         self._state = torch.cat((before, last.flatten(1) if self._shape else last.unsqueeze(1)), 1).half().cpu().numpy()
