@@ -104,6 +104,15 @@ class Turns(AECEnv):  # type: ignore[type-arg]
     """Agents act in turn."""
 
 
+class Untidy(Shift):
+    """Keeps agents in its list whose episode has ended."""
+
+    def step(self, actions: dict[str, int]) -> Any:
+        answer = super().step(actions)
+        self.agents = list(answer[0]) if self.t >= self.length else self.agents
+        return answer
+
+
 class Stranger(Shift):
     """Somebody comes who was not announced; or an agent observes another shape."""
 

@@ -238,3 +238,13 @@ def test_a_run_without_checkpoints(run: shoal.Run, tmp_path: Path) -> None:
         bare.predict(np.zeros(4, np.float32))
     with pytest.raises(CheckpointError, match="No best checkpoint"):
         shoal.load(tmp_path, checkpoint="best").evaluate(1)
+
+
+def test_other_arguments_of_the_environment_leave_the_run_signed(tmp_path: Path) -> None:
+    """A text among `env.kwargs` needs a signature, which is of the settings as they were written."""
+    asked = SMALL | {"env.kwargs.kind": "tuple", "stop.steps": 120}
+    path = shoal.train("tests.fakes:TestShapes-v0", runtime="inline", quiet=True, out=tmp_path, settings=asked).path
+    run = shoal.load(path, overrides=["env.max_episode_steps=4"])
+    assert run.evaluate(3).lengths == (4, 4, 4) and shoal.load(path).evaluate(1).lengths == (8,)
+    with pytest.raises(ConfigError, match="actors cannot be changed to evaluate"):
+        shoal.load(path, overrides={"actors": 3})

@@ -7,6 +7,7 @@ import pytest
 from shoal.config.load import settings_for
 from shoal.config.resume import change_for_resume
 from shoal.errors import ConfigError, UnknownName
+from shoal.loops.settings import CurriculumSettings
 
 SETTINGS = settings_for("CartPole-v1", "apex-dqn", ["env.kwargs.sutton_barto_reward=true"])
 
@@ -83,3 +84,13 @@ def test_wrong_names_and_values_are_told_first() -> None:
         change_for_resume(SETTINGS, ["stop.stepps=3"])
     with pytest.raises(ConfigError, match=r"stop\.steps = 0 cannot be used"):
         change_for_resume(SETTINGS, ["stop.steps=0"])
+
+
+def test_a_curriculum_may_go_further_but_not_begin_elsewhere() -> None:
+    section = {"start": {"size": 1}, "grow": {"size": 1}, "limit": {"size": 3}}
+    learning = SETTINGS.model_copy(update={"curriculum": CurriculumSettings.model_validate(section)})
+    further = change_for_resume(learning, ["curriculum.limit.size=5", "curriculum.success=0.8", "curriculum.window=9"])
+    assert further.curriculum.limit == {"size": 5} and further.curriculum.start == {"size": 1}
+    for change in ("curriculum.start.size=2", "curriculum.grow.size=2", "curriculum.start={}"):
+        with pytest.raises(ConfigError, match="curriculum"):
+            change_for_resume(learning, [change])

@@ -82,8 +82,9 @@ def test_agents_join_and_leave(data: str, stored: str, width: int) -> None:
     assert parts(spec, env.step(np.array([[0, 0, 0]])).obs)["reward"].tolist() == [[0, 0, 0]]  # the reset
 
 
-def test_nobody_is_left_where_all_terminate() -> None:
-    env = make_env(SHIFT, 2, 0)
+@pytest.mark.parametrize("name", ["Shift", "Untidy"])
+def test_nobody_is_left_where_all_terminate(name: str) -> None:
+    env = make_env(EnvSettings(id=f"tests.teams:{name}"), 2, 0)
     env.reset()
     for _ in range(5):
         step = env.step(np.ones((2, 3), np.int64))
@@ -116,6 +117,7 @@ def test_a_team_for_videos_and_for_predict() -> None:
     spec = describe_env(SHIFT)
     plain = make_plain_env(SHIFT)
     obs, _ = plain.reset(seed=3)
+    assert plain.observation_space.contains(obs)
     packed, single = ObservationMap(plain.observation_space, spec)(obs)
     assert single and packed.shape == (1, *spec.obs_shape) and plain.unwrapped._env.seeds == [3]  # type: ignore[attr-defined]
     assert np.array_equal(packed[0], shown.reset(seed=3)[0])
@@ -186,6 +188,11 @@ def test_pettingzoo_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_algorithms_for_one_agent_refuse_several(algo: str) -> None:
     with pytest.raises(ConfigError, match=f"{algo} learns for one agent; tests.teams:Shift has 3"):
         make_plan(RunSettings.model_validate({"env": {"id": "tests.teams:Shift"}, "algo": algo}))
+
+
+def test_algorithms_for_several_agents_refuse_one() -> None:
+    with pytest.raises(ConfigError, match=r"random-team learns for several agents; CartPole-v1 has one: .*apex-dqn"):
+        make_plan(RunSettings.model_validate({"env": {"id": "CartPole-v1"}, "algo": "tests.teams:RANDOM"}))
 
 
 @pytest.mark.filterwarnings("ignore")

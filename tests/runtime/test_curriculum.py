@@ -118,11 +118,14 @@ def test_an_environment_that_does_not_say_how_it_ended(tmp_path: Path) -> None:
             stairs(curriculum={key: {"depth": 2} for key in ("start", "grow", "limit")}),
             "no depth; it has height, width",
         ),
-        (stairs(curriculum={"limit": {"height": 2, "width": 12}}), "higher than the sky"),
+        (
+            stairs(curriculum={"limit": {"height": 2, "width": 12}}),
+            "limit does not fit.*higher than the sky",
+        ),
     ],
 )
 def test_refused_before_anything_starts(settings: RunSettings, words: str) -> None:
-    with pytest.raises(Exception, match=words):
+    with pytest.raises(ConfigError, match=words):
         check_environment(settings)
 
 

@@ -10,7 +10,7 @@ import torch
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.compiled import require_compiler
 from shoal.envs import try_levels
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 from shoal.loops.plan import Plan, learner_draws, make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
@@ -260,7 +260,10 @@ def _require_levels(plan: Plan) -> None:
         )
     if unknown := sorted(set(curriculum.start) - set(known)):
         raise ConfigError(f"curriculum.start: a level of {env_id} has no {unknown[0]}; it has {', '.join(known)}.")
-    try_levels(plan.settings.env, (curriculum.start, curriculum.limit))  # the last one would fail after hours
+    try:
+        try_levels(plan.settings.env, (curriculum.start, curriculum.limit))  # the last one would fail after hours
+    except (ConfigError, EnvError) as error:
+        raise ConfigError(f"curriculum.start or curriculum.limit does not fit env.kwargs: {error}") from error
 
 
 def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:

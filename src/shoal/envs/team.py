@@ -61,9 +61,10 @@ class TeamEnv(gymnasium.Env[Any, Array]):
             )
         self._one = self._seen if isinstance(self._seen, spaces.Box) else _flattened(env_id, self._seen)
         agents = len(self._names)
-        self.observation_space = team_space(self._one, agents)
+        space = team_space(self._one, agents)
+        self.observation_space, self._dtype = space, space["agents"].dtype
         self.action_space = spaces.MultiDiscrete([action.n] * agents, start=[action.start] * agents)
-        self.metadata = dict(env.metadata)
+        self.metadata = dict(getattr(env, "metadata", {}))  # PettingZoo only declares it
         self.render_mode = getattr(env.unwrapped, "render_mode", None)
 
     def reset(
@@ -80,7 +81,8 @@ class TeamEnv(gymnasium.Env[Any, Array]):
         acting = list(self._env.agents)
         choices = {name: int(action[self._places[name]]) for name in acting}
         obs, rewards, terminated, truncated, infos = self._env.step(choices)
-        there: Sequence[Any] = self._env.agents
+        # Not all environments remove agents whose episode has ended from their list.
+        there = [name for name in self._env.agents if not terminated.get(name) and not truncated.get(name)]
         ended, cut = not there, False
         if ended:
             there = [name for name in acting if truncated[name] and not terminated[name]]
@@ -103,7 +105,7 @@ class TeamEnv(gymnasium.Env[Any, Array]):
         if unknown := [name for name in there if name not in self._places]:
             raise ValueError(f"agents {unknown} are not in possible_agents")
         agents = len(self._names)
-        seen: Array = np.zeros((agents, *self._one.shape), self._one.dtype)
+        seen: Array = np.zeros((agents, *self._one.shape), self._dtype)
         alive = np.zeros(agents, np.uint8)
         hears = np.ones((agents, agents), np.uint8)
         for name in there:
