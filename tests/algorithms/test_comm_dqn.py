@@ -231,6 +231,15 @@ def test_without_communication_agents_are_independent() -> None:
         assert ("heard" in network.metrics) != same
 
 
+def test_an_encoder_of_the_users() -> None:
+    """It sees one agent at a time."""
+    config = Config(network="tests.own_code:make_torso", **SMALL)
+    network = make_network(config, TEAM)
+    obs = torch.from_numpy(rows(np.ones((2, AGENTS), np.bool_), np.zeros((2, AGENTS))))
+    values, _ = network.q_values(obs, torch.zeros(2, network.state_size), torch.zeros(2, AGENTS))
+    assert values.shape == (2, AGENTS, ACTIONS)
+
+
 def test_learns_a_fixed_batch() -> None:
     torch.manual_seed(0)
     config = Config(learning_rate=3e-3, target_period=1000, **SMALL)
