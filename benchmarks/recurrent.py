@@ -42,7 +42,7 @@ from shoal.replay import (
 from shoal.types import EnvSpec
 
 PACKAGES = ("cpprb", "gymnasium", "numba", "numpy", "tianshou", "torch")
-STEPS, EPISODES = 60_000, 100
+STEPS, EPISODES = 40_000, 100
 ROWS, LANES, BATCH = 1_000_000, 8, 64
 LENGTH, BURN_IN, PERIOD, STATE = 80, 40, 40, 129
 ALPHA, BETA = 0.9, 0.6

@@ -26,12 +26,12 @@ def test_the_way_through_a_t_maze() -> None:
         side = int(obs[1])
         seen.add(side)
         assert obs.tolist() == [1 - side, side, 1, 0]
-        again, *rest = env.step(0)[:4]  # a turn in the corridor does nothing
-        assert np.array_equal(again, obs) and not any(rest)
+        again, reward, *ended, _ = env.step(0)  # a turn in the corridor leads into the wall
+        assert np.array_equal(again, obs) and reward == -0.1 and not any(ended)
         for cell in range(1, 4):
             obs, reward, *ended, _ = env.step(FORWARD)
             assert obs.tolist() == [0, 0, cell < 3, cell == 3] and reward == 0.0 and ended == [False, False]
-        assert not any(env.step(FORWARD)[1:4])  # nor does walking on
+        assert env.step(FORWARD)[1:4] == (-0.1, False, False)  # and so does walking on
         turn = side if seed % 2 else 1 - side
         assert env.step(turn)[1:4] == (1.0 if seed % 2 else -1.0, True, False)
     assert seen == {0, 1}

@@ -34,6 +34,19 @@ def test_a_sequence_is_its_steps(cell: Cell, last_action: bool) -> None:
     torch.testing.assert_close(state, end)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_new_cell_keeps_most_of_its_state(cell: Cell) -> None:
+    """More than the half that it would keep without a bias."""
+    network = small(cell)
+    state = torch.zeros(1, network.state_size)
+    held = slice(6, 12) if cell == "lstm" else slice(0, 6)
+    ones = state.clone()
+    ones[:, held] = 1.0
+    args = (torch.zeros(1, 3), torch.tensor([-1]))
+    (_, after), (_, without) = (network.q_values(args[0], one, args[1]) for one in (ones, state))
+    assert ((after - without)[:, held] > 0.6).float().mean() > 0.8
+
+
 def test_the_previous_action_counts_and_none_is_none() -> None:
     network = small()
     obs, state = torch.zeros(5, 3), torch.zeros(5, 12)

@@ -22,9 +22,9 @@ LEFT, RIGHT, FORWARD = 0, 1, 2
 class TMaze(gymnasium.Env[Floats, np.int64]):
     """See a sign, walk down a corridor, and turn to the side of the sign: +1 for the right side, -1 for the other.
 
-    Observation: sign to the left, sign to the right (both 0 after the start), in the corridor, at the junction. Turning
-    in the corridor and walking on at the junction do nothing. Without memory the best mean return is 0. "Reinforcement
-    Learning with Long Short-Term Memory", Bakker 2001.
+    Observation: sign to the left, sign to the right (both 0 after the start), in the corridor, at the junction. Running
+    into a wall (turning in the corridor, walking on at the junction) costs 0.1. Without memory the best mean return is
+    0. After "Reinforcement Learning with Long Short-Term Memory", Bakker 2001.
     """
 
     observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
@@ -44,10 +44,10 @@ class TMaze(gymnasium.Env[Floats, np.int64]):
 
     def step(self, action: int | np.int64) -> Step:
         self._steps += 1
-        turned = self._at == self._length and action != FORWARD
-        if action == FORWARD:
-            self._at = min(self._at + 1, self._length)
-        reward = (1.0 if action == self._side else -1.0) if turned else 0.0
+        at_junction, turns = self._at == self._length, action != FORWARD
+        turned = at_junction and turns
+        self._at += not at_junction and not turns
+        reward = (1.0 if action == self._side else -1.0) if turned else -0.1 * (at_junction or turns)
         return self._observe(), reward, turned, not turned and self._steps >= 10 * self._length, {}
 
     def _observe(self) -> Floats:

@@ -1,6 +1,10 @@
 """Action values of observations seen one after the other: what a recurrent Q-network is, and the one for one agent.
 
 State and previous action are arguments, so that the same weights act one step at a time and learn from sequences.
+
+A cell begins with a bias of 1 for keeping what it holds. Without it, half is forgotten at every step at first, and no
+gradient says what was worth keeping. "An Empirical Exploration of Recurrent Network Architectures", Jozefowicz et al.
+2015, https://proceedings.mlr.press/v37/jozefowicz15.html.
 """
 
 from __future__ import annotations
@@ -118,6 +122,8 @@ class RecurrentQ(RecurrentQNetwork):
         self._actions, self._last_action = num_actions, last_action
         kind = nn.LSTMCell if cell == "lstm" else nn.GRUCell
         self.cell: nn.LSTMCell | nn.GRUCell = kind(width + last_action * num_actions, cell_size)
+        with torch.no_grad():  # of an LSTM's forget gate, and of a GRU's update gate: see the module
+            self.cell.bias_ih[cell_size : 2 * cell_size] += 1.0
         self.head = QHead(cell_size, num_actions, head_hidden, dueling)
 
     @property
