@@ -156,3 +156,39 @@ RANDOM = replace(
     columns=lambda config, spec: (),
     make_policy=RandomTeam,
 )
+
+
+class Whisper(ParallelEnv):  # type: ignore[type-arg]
+    """Each of two agents sees one of four signs, another one in every step, and gets 1 for naming the other's."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "whisper_v0", "render_modes": []}
+
+    def __init__(self, length: int = 8, render_mode: Any = None) -> None:
+        self.possible_agents = ["a", "b"]
+        self.agents: list[str] = []
+        self.length, self.render_mode, self._rng = length, render_mode, np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 1, (4,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.agents, self.t = ["a", "b"], 0
+        return self._seen(), {one: {} for one in self.agents}
+
+    def step(self, actions: dict[str, int]) -> Any:
+        names = self.agents
+        rewards = {one: float(actions[one] == sign) for one, sign in zip(names, self._signs[::-1], strict=True)}
+        self.t += 1
+        ended = dict.fromkeys(names, self.t >= self.length)
+        answer = self._seen(), rewards, ended, dict.fromkeys(names, False), {one: {} for one in names}
+        self.agents = [] if self.t >= self.length else names
+        return answer
+
+    def _seen(self) -> dict[str, Any]:
+        self._signs = self._rng.integers(4, size=2)
+        return {one: np.eye(4, dtype=np.float32)[sign] for one, sign in zip("ab", self._signs, strict=True)}

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.test_actor_critic import DISCRETE, play
+from tests.algorithms.test_comm_dqn import team_sample
 from tests.algorithms.test_continuous import sample_of
 from tests.algorithms.test_options import kind_of
+from tests.algorithms.test_recurrent_q import SMALL as RECURRENT
+from tests.algorithms.test_recurrent_q import play as play_recurrent
 from tests.algorithms.test_value_based import make_sample
 
 from shoal.algorithms import ALGORITHMS
@@ -28,6 +31,8 @@ NORMALIZED = {"normalize_observations": True, "normalize_values": True}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name, one in ALGORITHMS.items() if one.pushes is None},  # a3c has one server
     "apex-dqn, normalised": ("apex-dqn", NORMALIZED),
+    "comm-dqn, normalised": ("comm-dqn", {"normalize_values": True, "unroll": 8}),
+    "r2d2, normalised": ("r2d2", {**NORMALIZED, "value_rescaling": False, "cell": "gru"}),
     "sac, normalised": ("sac", {"normalize_observations": True}),
     "impala, everything": ("impala", {**NORMALIZED, "normalize_advantages": True, "laser": {"enabled": True}}),
     "impala, lstm": ("impala", {"lstm": 8, "burn_in": 2, "unroll": 4}),
@@ -72,12 +77,21 @@ class Member:
 def sample_for(name: str, case: dict[str, Any], seed: int, dtype: Any) -> Sample:
     """Eight draws; in sequences another number of rows is masked in each."""
     actions = ALGORITHMS[name].actions
+    if name == "r2d2":
+        config = ALGORITHMS[name].config(**RECURRENT, **case)
+        return _with_masks(play_recurrent(config, 8, 8, seed)[0], seed, dtype)
+    if name == "comm-dqn":
+        return _with_masks(team_sample(8, seed, steps=8), seed, dtype)
     if actions != "any":
         sample = make_sample(8, seed) if actions == "discrete" else sample_of(8, seed)
         data = type(sample.data)(*(one.astype(dtype) if one.dtype == np.float32 else one for one in sample.data))
         return sample._replace(data=data, keys=Keys.empty(8))
     config = ALGORITHMS[name].config(**{key: value for key, value in case.items() if key in ("lstm",)})
-    sample = play(config, DISCRETE, 6, 8, seed, algorithm=_Wrapped(name))
+    return _with_masks(play(config, DISCRETE, 6, 8, seed, algorithm=_Wrapped(name)), seed, dtype)
+
+
+def _with_masks(sample: Sample, seed: int, dtype: Any) -> Sample:
+    """The same with other final rows."""
     data = sample.data
     assert isinstance(data, Sequence)
     boundary = np.zeros_like(data.boundary)

@@ -3,6 +3,7 @@
                                 autocast    learner.compile   schedule   uniform replay   served inference
                                 cpu, gpu    cpu, gpu
 apex-dqn, apex-qr-dqn           works       works             works      works            refused
+r2d2, comm-dqn                  works       works             works      works            refused
 apex-dpg, d4pg, td3, sac        works       works             works      works            refused
 impala, impact, ppo             works       works             works      works            works
 a3c                             works, cpu  works on a cpu    works      works            refused
@@ -20,13 +21,18 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithms.test_actor_critic import DISCRETE, play
+from tests.algorithms.test_comm_dqn import SMALL as TALKING
+from tests.algorithms.test_comm_dqn import TEAM, team_sample
 from tests.algorithms.test_continuous import sample_of, spec_of
+from tests.algorithms.test_recurrent_q import SMALL as RECURRENT
+from tests.algorithms.test_recurrent_q import play as play_recurrent
 from tests.algorithms.test_value_based import SPEC, make_sample
 
 from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.compiled import WORTH_IT
 from shoal.algorithms.impala import Config as ImpalaConfig
 from shoal.algorithms.interface import Learner, LearnerContext
+from shoal.algorithms.r2d2 import Config as R2D2Config
 from shoal.config.load import settings_for
 from shoal.errors import ConfigError
 from shoal.loops.precision import require_bfloat16
@@ -41,6 +47,8 @@ SERVED = {"impala", "impact", "ppo"}
 
 def kind_of(name: str) -> tuple[EnvSpec, dict[str, Any]]:
     """An environment for it, and settings that make it small."""
+    if name in ("r2d2", "comm-dqn"):
+        return (SPEC, RECURRENT) if name == "r2d2" else (TEAM, TALKING)
     fields = ALGORITHMS[name].config.model_fields
     spec = {"discrete": SPEC, "continuous": spec_of(), "any": DISCRETE}[ALGORITHMS[name].actions]
     return spec, {key: value for key, value in SMALL.items() if key in fields}
@@ -49,6 +57,10 @@ def kind_of(name: str) -> tuple[EnvSpec, dict[str, Any]]:
 def batch_of(name: str, seed: int) -> Sample:
     if ALGORITHMS[name].actions == "any":
         return play(ImpalaConfig(), DISCRETE, 6, 4, seed)
+    if name == "r2d2":
+        return play_recurrent(R2D2Config(**RECURRENT), 8, 16, seed)[0]
+    if name == "comm-dqn":
+        return team_sample(16, seed)
     return make_sample(seed=seed) if ALGORITHMS[name].actions == "discrete" else sample_of(16, seed)
 
 

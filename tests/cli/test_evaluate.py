@@ -165,3 +165,23 @@ def test_where_no_episode_ends(run_shoal: Shoal, tmp_path: Path) -> None:
     result = run_shoal("eval", run.path, "--episodes", 3)
     assert result.code == 0 and result.err == ""  # though its close raises
     assert "3 episodes were cut at evaluation.max_episode_steps = 20" in result.out
+
+
+def test_more_agents_than_trained_with(run_shoal: Shoal, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    small = {"env.kwargs.agents": 1, "env.kwargs.size": 6, "algorithm.channels": 4, "algorithm.cell_size": 8}
+    few = {"evaluation.episodes": 2, "replay.min_size": 100, "replay.capacity": 2_000, "env.max_episode_steps": 20}
+    run = shoal.train(
+        "shoal/PathFinding-v0",
+        algo="comm-dqn",
+        steps=200,
+        runtime="inline",
+        quiet=True,
+        out=tmp_path,
+        settings=small | few,
+    )
+    more = ("env.kwargs.agents=5", "env.kwargs.size=12", "env.kwargs.density=0.3")
+    result = run_shoal("eval", run.path, "--episodes", 4, *more, "--video")
+    words = " ".join(result.out.split())
+    assert result.code == 0 and "level.agents 5.00" in words and "level.size 12.00" in words
+    assert Path(result.out.rsplit(": ", 1)[1].strip()).stat().st_size > 1000

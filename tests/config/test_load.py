@@ -174,7 +174,7 @@ def test_unknown_names_are_refused_with_the_nearest(override: str, nearest: str 
 def test_what_belongs_to_another_algorithm_is_said_to() -> None:
     with pytest.raises(UnknownName, match=r"'laser'\. It belongs to impala, not to impact\."):
         settings_for(ENV, "impact", ["laser=true"])
-    with pytest.raises(UnknownName, match=r"It belongs to apex-dqn or apex-qr-dqn, not to impala\."):
+    with pytest.raises(UnknownName, match=r"It belongs to apex-dqn, apex-qr-dqn.* r2d2.*, not to impala\."):
         settings_for(ENV, "impala", ["algorithm.epsilon_base=0.3"])
 
 

@@ -5,7 +5,7 @@ Everything in `__all__` is public. Networks, maths and views come from `shoal.ne
 
 from functools import cache
 
-from shoal.algorithms import a3c, apex_dpg, apex_dqn, apex_qr_dqn, d4pg, impact, impala, ppo, sac, td3
+from shoal.algorithms import a3c, apex_dpg, apex_dqn, apex_qr_dqn, comm_dqn, d4pg, impact, impala, ppo, r2d2, sac, td3
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.actor_critic import ActorCriticConfig, ActorCriticPolicy, sequence_algorithm, sequence_learner
 from shoal.algorithms.apex_dqn import ValueConfig, observe_returns, q_network, value_algorithm
@@ -38,7 +38,7 @@ from shoal.algorithms.optimizer import TargetNetwork
 from shoal.algorithms.own_code import installed_algorithms, own_algorithm, own_torso
 from shoal.errors import ConfigError, UnknownName
 
-_MODULES = (apex_dqn, apex_qr_dqn, apex_dpg, d4pg, td3, sac, impala, impact, ppo, a3c)
+_MODULES = (apex_dqn, apex_qr_dqn, r2d2, comm_dqn, apex_dpg, d4pg, td3, sac, impala, impact, ppo, a3c)
 ALGORITHMS: dict[str, Algorithm] = {module.ALGORITHM.name: module.ALGORITHM for module in _MODULES}
 """Those of the package."""
 

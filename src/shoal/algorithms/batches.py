@@ -68,14 +68,68 @@ class SequenceBatch(NamedTuple):
     @property
     def mask(self) -> Tensor:
         """[T, B] 1 where a row holds a transition."""
-        return (self.boundary[:-1] != FINAL).float()
+        return _mask(self.boundary)
 
     @property
     def first(self) -> Tensor:
         """[T + 1, B] bool: where an episode begins within the sequence."""
-        first = torch.zeros_like(self.boundary, dtype=torch.bool)
-        first[1:] = self.boundary[:-1] == FINAL
-        return first
+        return _first(self.boundary)
+
+
+class RecurrentBatch(NamedTuple):
+    """Sequences of a recurrent Q-learner on its device, time-major; burn-in included."""
+
+    obs: Tensor
+    """[T + 1, B, *obs_shape]"""
+    action: Tensor
+    """[T, B, ...]"""
+    reward: Tensor
+    """[T, B]"""
+    terminated: Tensor
+    """[T, B] bool."""
+    boundary: Tensor
+    """[T + 1, B] STEP or FINAL."""
+    state: Tensor
+    """[B, S + actions] recurrent state before the first row, and the actions before it: -1 where there are none."""
+    weights: Tensor | None = None
+    """[B] importance weights; None: all are 1."""
+
+    @property
+    def draws(self) -> int:
+        """B."""
+        return self.reward.shape[1]
+
+    @property
+    def mask(self) -> Tensor:
+        """[T, B] 1 where a row holds a step."""
+        return _mask(self.boundary)
+
+    @property
+    def first(self) -> Tensor:
+        """[T + 1, B] bool: where an episode begins within the sequence. The state before its first row is known."""
+        return _first(self.boundary)
+
+    def last_action(self, state_size: int) -> Tensor:
+        """[T + 1, B, ...] the actions before each row; -1 where an episode begins."""
+        before = self.state[:, state_size:].long().view(1, *self.action.shape[1:])
+        last = torch.cat((before, self.action.long()))
+        begins = self.first.view(*self.first.shape, *(1 for _ in self.action.shape[2:]))
+        return last.masked_fill(begins, -1)
+
+    def after(self, rows: int) -> RecurrentBatch:
+        """Without the first rows; `state` is still that before them."""
+        names = ("obs", "action", "reward", "terminated", "boundary")
+        return self._replace(**{name: getattr(self, name)[rows:] for name in names})
+
+
+def _mask(boundary: Tensor) -> Tensor:
+    return (boundary[:-1] != FINAL).float()
+
+
+def _first(boundary: Tensor) -> Tensor:
+    first = torch.zeros_like(boundary, dtype=torch.bool)
+    first[1:] = boundary[:-1] == FINAL
+    return first
 
 
 class Minibatch(NamedTuple):
@@ -122,7 +176,7 @@ class Minibatch(NamedTuple):
         return self._replace(**{name: change(getattr(self, name)) for name in rows})
 
 
-def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
+def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch | RecurrentBatch:
     """Wraps a sample's arrays; large ones are not copied."""
     data = sample.data
     if isinstance(data, Transition):
@@ -134,6 +188,10 @@ def to_tensors(sample: Sample) -> TransitionBatch | SequenceBatch:
             torch.from_numpy(data.next_obs),
         )
     assert isinstance(data, Sequence)
+    if "behaviour" not in data.extras:  # no policy whose probabilities are compared: values are learned
+        names = ("obs", "action", "reward", "terminated", "boundary")
+        arrays = {name: torch.from_numpy(getattr(data, name)) for name in names}
+        return RecurrentBatch(**arrays, state=torch.from_numpy(data.extras["state"]))
     return _sequences(data, torch.from_numpy(~sample.fresh))
 
 

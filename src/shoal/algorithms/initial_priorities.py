@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,8 +18,11 @@ class InitialPriorities:
     present row, which is also the row that completes the transition for a reader.
     """
 
-    def __init__(self, lanes: int, n: int, gamma: float) -> None:
-        self._n, self._gamma, self._oldest = n, gamma, 0
+    def __init__(
+        self, lanes: int, n: int, gamma: float, rescale: Callable[[Array], Array] = lambda value: value
+    ) -> None:
+        """`rescale` turns returns into what the network predicts."""
+        self._n, self._gamma, self._oldest, self._rescale = n, gamma, 0, rescale
         self._taken = np.zeros((n, lanes), np.float32)
         self._best = np.zeros((n, lanes), np.float32)
         self._reward = np.zeros((n, lanes), np.float32)
@@ -34,7 +39,7 @@ class InitialPriorities:
 
         Args:
             taken: value of the action taken, per lane.
-            best: value of the best action there.
+            best: value of the best action there; not rescaled, because rewards are added to it.
             outcome: what the environment answered.
         """
         order = [(self._oldest + k) % self._n for k in range(self._n)]
@@ -46,10 +51,14 @@ class InitialPriorities:
             value = np.where(self._truncated[row], following, value)
             value = np.where(self._terminated[row], np.float32(0.0), value)
             value = self._reward[row] + self._gamma * value
-        priority: npt.NDArray[np.float32] = np.abs(value - self._taken[order[0]]).astype(np.float32)
+        priority: npt.NDArray[np.float32] = np.abs(self._rescale(value) - self._taken[order[0]]).astype(np.float32)
         row = self._oldest
         self._taken[row], self._best[row] = taken, best
         self._reward[row] = outcome.reward
         self._terminated[row], self._truncated[row] = outcome.terminated, outcome.truncated
         self._oldest = (row + 1) % self._n
         return priority
+
+    def rewarded(self, reward: Array) -> None:
+        """Replaces the rewards of the newest step, where they are known only after it."""
+        self._reward[(self._oldest - 1) % self._n] = reward

@@ -31,7 +31,7 @@ from shoal.runtime.run_folder import CONFIG_END
 ENDINGS = (".yaml", ".yml")
 _BESIDE_CONFIG = ("run.json", "config.signature", "metrics.jsonl", "summary.json", "checkpoints")
 COPY = "read the file and copy it elsewhere under another name: then it is your scenario."
-EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1"
+EXAMPLE_ENV, CONTINUOUS_EXAMPLE_ENV, TEAM_EXAMPLE_ENV = "CartPole-v1", "Pendulum-v1", "shoal/PathFinding-v0"
 """The environment shown where only an algorithm is asked about, by the actions it learns."""
 
 
@@ -116,8 +116,10 @@ def load_target(target: str, overrides: Overrides = (), *, trust: bool = False, 
 def load_named(name: str, overrides: Overrides = ()) -> RunSettings:
     """Settings of a scenario or, on an example environment, of an algorithm."""
     if name in ALGORITHMS or (not name.endswith(ENDINGS) and ":" in name) or name in installed_algorithms():
-        continuous = get_algorithm(name).actions == "continuous"
-        return settings_for(CONTINUOUS_EXAMPLE_ENV if continuous else EXAMPLE_ENV, name, overrides, look_without_import)
+        algorithm = get_algorithm(name)
+        example = CONTINUOUS_EXAMPLE_ENV if algorithm.actions == "continuous" else EXAMPLE_ENV
+        env_id = TEAM_EXAMPLE_ENV if algorithm.agents else example
+        return settings_for(env_id, name, overrides, look_without_import)
     if name.endswith(ENDINGS) or name in scenario_names():
         return load_scenario(Path(name), overrides, look_without_import)
     raise UnknownName("algorithm or scenario", name, {*ALGORITHMS, *installed_algorithms(), *scenario_names()})

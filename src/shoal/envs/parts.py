@@ -94,7 +94,7 @@ def needs_packing(space: Space) -> bool:
 
 def count_agents(space: Space) -> int:
     """How many agents observe this space, if it is a team's (see `team.py`); else 0."""
-    if not isinstance(space, spaces.Dict) or set(space) != {"agents", "mask", "reward"}:
+    if not isinstance(space, spaces.Dict) or not {"agents", "mask", "reward"} <= set(space):
         return 0
     agents, mask, reward = (one.shape or () for one in (space["agents"], space["mask"], space["reward"]))
     return reward[0] if len(reward) == 1 and mask == reward * 2 and agents[:1] == reward else 0

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from shoal.envs.parts import PackedBox
 from shoal.envs.pathfinding_render import TRAIL, draw_picture, draw_text
 from shoal.envs.pathfinding_rules import ALL_ON_GOALS, CHANNELS, COLLISION
-from shoal.envs.pathfinding_worlds import MOVES, NO_LIMIT, Cases, Flags, Ints, PathWorlds, fixed_cases
+from shoal.envs.pathfinding_worlds import LARGEST_SIZE, MOVES, NO_LIMIT, Cases, Flags, Ints, PathWorlds, fixed_cases
 from shoal.errors import ConfigError, EnvError
 from shoal.types import Array
 
@@ -77,8 +77,11 @@ class PathFindingVector(VectorEnv[Array, Array, Array]):
         """What `PackedBox.pack` would make of each world's observation: new rows [W, row]."""
         state = self.worlds.state
         in_bytes = self._packed.dtype == np.uint8
-        reward = state.reward.view(np.uint8) if in_bytes else state.reward
-        return np.concatenate([state.seen, reward], axis=1, dtype=self._packed.dtype)
+        floats = [state.reward]
+        if self.worlds.positions:
+            floats.insert(0, self.worlds.places().reshape(self.num_envs, -1))
+        stored = [one.view(np.uint8) if in_bytes else one for one in floats]
+        return np.concatenate([state.seen, *stored], axis=1, dtype=self._packed.dtype)
 
 
 class PathFinding(gymnasium.Env[Info, Array]):
@@ -126,7 +129,8 @@ class PathFinding(gymnasium.Env[Info, Array]):
 
     def _observation(self) -> Info:
         windows, mask = views(self.worlds)
-        return {"agents": windows.copy(), "mask": mask.copy(), "reward": self.worlds.state.reward[0].copy()}
+        seen = {"agents": windows.copy(), "mask": mask.copy(), "reward": self.worlds.state.reward[0].copy()}
+        return seen | ({"position": self.worlds.places()[0]} if self.worlds.positions else {})
 
 
 class Picture:
@@ -156,15 +160,16 @@ class Picture:
 
 
 def observation_space(worlds: PathWorlds) -> spaces.Dict:
-    """What agents see [A, 6, D, D], who hears whom [A, A], what each got in the last step [A]."""
+    """What agents see [A, 6, D, D], who hears whom [A, A], what each got in the last step [A], where each is [A, 2]."""
     agents, side = worlds.agents, 2 * worlds.rules.radius + 1
-    return spaces.Dict(
-        {
-            "agents": spaces.Box(0, 1, (agents, CHANNELS, side, side), np.uint8),
-            "mask": spaces.Box(0, 1, (agents, agents), np.uint8),
-            "reward": spaces.Box(COLLISION, ALL_ON_GOALS, (agents,), np.float32),
-        }
-    )
+    seen: dict[str, spaces.Space[Any]] = {
+        "agents": spaces.Box(0, 1, (agents, CHANNELS, side, side), np.uint8),
+        "mask": spaces.Box(0, 1, (agents, agents), np.uint8),
+        "reward": spaces.Box(COLLISION, ALL_ON_GOALS, (agents,), np.float32),
+    }
+    if worlds.positions:
+        seen["position"] = spaces.Box(0, LARGEST_SIZE + 2 * side, (agents, 2), np.float32)
+    return spaces.Dict(seen)
 
 
 def views(worlds: PathWorlds) -> tuple[Array, Array]:

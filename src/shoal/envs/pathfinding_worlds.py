@@ -55,6 +55,7 @@ class PathWorlds:
         neighbours: int = 2,
         cases: int = 0,
         case_seed: int = 0,
+        positions: bool = False,
     ) -> None:
         """Makes the worlds; `reset` starts the first episodes.
 
@@ -70,6 +71,7 @@ class PathWorlds:
             neighbours: of the other agents, only so many nearest can be heard; 0: nobody.
             cases: play these fixed cases in turn: world w of W plays w, w + W, ...; 0: new maps all the time.
             case_seed: another one makes another set of cases.
+            positions: observations also say where each agent is, for `communication: causal` of comm-dqn.
 
         Raises:
             ConfigError: an argument cannot be used.
@@ -91,6 +93,7 @@ class PathWorlds:
             int(mixed(np.uint64(_CASES + _whole("case_seed", case_seed, 0, 2**31)))) >> 1,
             -1.0 if density is None else float(density),
         )
+        self.positions = bool(positions)
         self._default = {"agents": agents, "size": size}
         self._levels = self._checked([self._default])
         self.state = _empty(worlds, self.agents, int(self._levels[0, 1]), radius)
@@ -199,6 +202,10 @@ class PathWorlds:
         ends = (np.stack(np.divmod(one[world, there], self._width), 1) for one in (self.state.place, self.state.goal))
         places, goals = (end - self.rules.radius for end in ends)
         return places, goals
+
+    def places(self) -> Array:
+        """Row and column of every agent, from a corner of its world's grid: float32 [W, A, 2]."""
+        return np.stack(np.divmod(self.state.place, self._width), 2).astype(np.float32)
 
     @property
     def _width(self) -> int:

@@ -19,7 +19,9 @@ from shoal.errors import ConfigError, EnvError, ShoalError, UnknownName
 
 _ATARI_ENTRY_POINT = "ale_py.env:AtariEnv"
 
-# By name: the module, and numba with it, is imported when one is made.
+# The package's own; a module is imported when one of its environments is made.
+gymnasium.register("shoal/TMaze-v0", "shoal.envs.memory:TMaze", reward_threshold=0.9)
+gymnasium.register("shoal/RepeatPrevious-v0", "shoal.envs.memory:RepeatPrevious", reward_threshold=54.0)
 gymnasium.register(
     "shoal/PathFinding-v0",
     "shoal.envs.pathfinding:PathFinding",

@@ -38,6 +38,11 @@ from shoal.ops.policy_learning import relevance_mask as relevance_mask
 from shoal.ops.priority import importance_weights as importance_weights
 from shoal.ops.schedules import linear_schedule as linear_schedule
 from shoal.ops.schedules import polynomial_schedule as polynomial_schedule
+from shoal.ops.sequence_values import double_q_values as double_q_values
+from shoal.ops.sequence_values import n_step_returns as n_step_returns
+from shoal.ops.sequence_values import rescaled as rescaled
+from shoal.ops.sequence_values import sequence_priority as sequence_priority
+from shoal.ops.sequence_values import unrescaled as unrescaled
 from shoal.ops.value_learning import batched_index as batched_index
 from shoal.ops.value_learning import double_q_target as double_q_target
 from shoal.ops.value_learning import double_quantile_target as double_quantile_target

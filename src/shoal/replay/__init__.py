@@ -20,7 +20,7 @@ from shoal.replay.rate_limiter import RateLimiter
 from shoal.replay.schema import Column, Schema, step_schema
 from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
 from shoal.replay.stream import Stream
-from shoal.replay.views import NStepView, SequenceView, Span, View
+from shoal.replay.views import NStepView, RowPriorities, SequenceView, Span, View
 from shoal.types import Keys
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ __all__ = [
     "Prioritized",
     "RateLimiter",
     "Replay",
+    "RowPriorities",
     "Schema",
     "Selector",
     "SequenceView",

@@ -70,22 +70,27 @@ def _loads(result: Any, kind: ir.Type) -> Any:
     return load
 
 
-@intrinsic
-def _copy_word(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copies eight bytes, faster than a call of memcpy."""
+def _copies(bits: int) -> Any:
+    """An intrinsic that copies one value, faster than a call of memcpy."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target, source = (builder.inttoptr(address, ir.IntType(64).as_pointer()) for address in args)
-        builder.store(builder.load(source, align=1), target, align=1)
-        return context.get_dummy_value()
+    @intrinsic
+    def copy(typingctx: Any, target: Any, source: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            target, source = (builder.inttoptr(address, ir.IntType(bits).as_pointer()) for address in args)
+            builder.store(builder.load(source, align=1), target, align=1)
+            return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp), codegen
+        return types.void(types.intp, types.intp), codegen
+
+    return copy
 
 
 # As kernels call them: without the typing context that numba passes.
 prefetch: Any = _prefetch
 copy_bytes: Any = _copy_bytes
-copy_word: Any = _copy_word
+copy_byte: Any = _copies(8)
+copy_half: Any = _copies(32)
+copy_word: Any = _copies(64)
 clear_bytes: Any = _clear_bytes
 load_byte: Any = _loads(types.uint8, ir.IntType(8))
 load_uint32: Any = _loads(types.uint32, ir.IntType(32))

@@ -78,6 +78,8 @@ class Starts:
             flags = self._flags[position : position + count]
             rows: list[Any] = [logical, logical + count, self._after, self.span.crosses_episodes, flags]
             flag_starts(*self._ring, *rows)
+            if self.span.period > 1:
+                flags[np.arange(logical, logical + count) % self.span.period != 0] = 0
             self.count += int(np.count_nonzero(flags))
             changes.append(Change(logical, position, flags.reshape(-1)))
         self.first, self.stop = min(first, stop), stop

@@ -24,6 +24,16 @@ Allocate = Callable[[tuple[int, ...], Any], Array]
 """Makes an output array: numpy's `zeros`, or one in pinned memory."""
 
 
+class RowPriorities(NamedTuple):
+    """How the first priority of a sequence comes from those that an actor recorded for its steps:
+    eta * largest + (1 - eta) * mean.
+    """
+
+    lag: int
+    """Rows from a step to the row that carries its priority."""
+    eta: float
+
+
 class Span(NamedTuple):
     """How many rows a view reads before and after its starting row, and whether it reads beyond an episode's end."""
 
@@ -32,6 +42,10 @@ class Span(NamedTuple):
     crosses_episodes: bool = False
     overlap: int = 0
     """Burn-in rows at the beginning. In consecutive sequences they are also the last rows of the sequence before."""
+    period: int = 1
+    """Draws start at rows whose number divides by this."""
+    priorities: RowPriorities | None = None
+    """None: the last row carries the priority of the first."""
 
     @property
     def stride(self) -> int:
@@ -171,6 +185,8 @@ class SequenceView:
         burn_in: int = 0,
         extras: tuple[str, ...] = (),
         at_start: tuple[str, ...] = (),
+        period: int = 1,
+        priorities: RowPriorities | None = None,
     ) -> None:
         """Args:
         schema: the shards' schema.
@@ -178,9 +194,13 @@ class SequenceView:
         burn_in: steps before them that only warm up a recurrent state.
         extras: other recorded columns to copy, for every row.
         at_start: recorded columns to copy for the first row only, such as a recurrent state.
+        period: rows from the start of one sequence to that of the next; 1: any row may be one.
+        priorities: how prioritized draws come by a sequence's first priority.
         """
         if length < 1 or burn_in < 0:
             raise ReplayError(f"length must be at least 1 and burn_in at least 0; got {length} and {burn_in}.")
+        if period < 1:
+            raise ReplayError(f"period must be at least 1; got {period}.")
         if both := set(extras) & set(at_start):
             raise ReplayError(f"{', '.join(sorted(both))}: ask for a column at every row or at the start, not both.")
         self.length, self.burn_in, self.stack, self._schema = length, burn_in, schema.frame_stack, schema
@@ -188,13 +208,13 @@ class SequenceView:
         """Steps in one sequence, burn-in included."""
         self._rows = {"obs": steps + 1, "boundary": steps + 1, **dict.fromkeys(_EVERY_STEP, steps)}  # of each column
         self._rows |= {schema[name].name: steps + 1 for name in extras} | {schema[name].name: 1 for name in at_start}
-        self._at_start = at_start
+        self._at_start, self._period, self._priorities = at_start, period, priorities
         self._addresses = _Addresses(self._find)
 
     @property
     def span(self) -> Span:
         """From the oldest stacked frame to the bootstrap row, beyond episode ends."""
-        return Span(before=self.stack - 1, after=self.steps, crosses_episodes=True, overlap=self.burn_in)
+        return Span(self.stack - 1, self.steps, True, self.burn_in, self._period, self._priorities)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from shoal.replay.shard import ShardReader
 from shoal.replay.starts import Change, Starts
 from shoal.replay.sum_tree import SumTree
 from shoal.replay.views import Span
-from shoal.types import CUT, Keys, Selection
+from shoal.types import CUT, STEP, Keys, Selection
 
 LARGEST = 1e12
 """A larger priority, infinity too, counts as this."""
@@ -101,6 +101,8 @@ class Prioritized(Selector):
         recorded = starts.shard.columns.get("priority")
         if recorded is None:
             return np.where(change.flags == 1, self._largest, 0.0)
+        if starts.span.priorities is not None:
+            return self._leaves_of_sequences(starts, change, recorded)
         # The row that completes a transition carries the priority of the row that began it (see `Policy.record`).
         after = starts.span.after
         rows = np.arange(change.logical + 1, change.logical + count + after) % starts.shard.rows
@@ -110,6 +112,34 @@ class Prioritized(Selector):
             # A CUT right after an episode's end: the row that would carry the priority was never written.
             leaves[sliding_window_view(cut, after, axis=0).any(axis=-1).reshape(-1)] = self._largest
         return np.asarray(np.where(change.flags == 1, leaves, 0.0))
+
+    def _leaves_of_sequences(
+        self, starts: Starts, change: Change, recorded: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float64]:
+        """Leaves of changed rows, where a sequence's priority is made of those recorded for its steps.
+
+        The last rows of a sequence may have theirs beyond its end, where rows need not be written yet: they are left
+        out. No flagged sequence holds a CUT.
+        """
+        span, shard = starts.span, starts.shard
+        assert span.priorities is not None
+        lag, eta = span.priorities
+        begins = np.flatnonzero(change.flags)
+        lane, first = begins % shard.lanes, change.logical + begins // shard.lanes + span.overlap  # [S]
+        steps = first + np.arange(span.stride - lag + 1)[:, None]  # [steps whose priority is within, S]
+        size = recorded[(steps + lag) % shard.rows, lane]
+        # NaN and infinity count as elsewhere. Rows that hold no step count as 0, in the largest and in the sum.
+        size = np.minimum(np.abs(np.nan_to_num(size, nan=0.0)), np.float32(LARGEST))
+        holds = shard.columns["boundary"][steps % shard.rows, lane] == STEP
+        size = np.where(holds, size, 0.0)
+        known = holds.sum(axis=0)
+        leaves = np.zeros(len(change.flags))
+        if len(size):
+            priority = eta * size.max(axis=0) + (1.0 - eta) * size.sum(axis=0) / np.maximum(known, 1)
+            leaves[begins] = np.where(known > 0, self._power(priority), self._largest)
+        else:  # n-step errors of all rows end beyond the sequence
+            leaves[begins] = self._largest
+        return leaves
 
     def _power(self, priorities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         leaves = np.empty(len(priorities))
