@@ -160,26 +160,25 @@ def read_steps(batch: RecurrentBatch, config: Config, network: CommunicationNetw
 def _suited(spec: EnvSpec) -> Mapping[str, Any]:
     """What learns on two cores: a small network and many small updates; the paper's are for a GPU."""
     algorithm = {
-        "n_step": 3,
         "learning_rate": 1e-3,
+        "learning_rate_end": 1e-4,
+        "schedule_updates": 10_000,
         "adam_epsilon": 1e-5,
         "gradient_clip": 10.0,
-        "target_period": 100,
+        "target_period": 150,
         "cell_size": 64,
         "head_size": 32,
-        "repeat_exploration": True,
-        "epsilon_exponent": 3.0,
+        "epsilon_exponent": 5.0,
     }
-    learner = {"batch_size": 16, "publish_every": 4, "prefetch": 0}
     if spec.sees_images:  # maps are learned by heart if few are replayed often
         return {
             "algorithm": {**algorithm, "channels": 16, "blocks": 1, "unroll": 8, "period": 4},
-            "learner": learner,
-            "replay": {"capacity": 50_000, "min_size": 2_000, "samples_per_insert": 4},
+            "learner": {"batch_size": 32, "publish_every": 4, "prefetch": 0},
+            "replay": {"capacity": 50_000, "min_size": 2_000, "samples_per_insert": 8},
         }
     return {  # the time steps of an update take longer than their numbers: larger batches cost little
-        "algorithm": {**algorithm, "normalize_values": True},
-        "learner": {**learner, "batch_size": 64},
+        "algorithm": {**algorithm, "n_step": 3, "normalize_values": True},
+        "learner": {"batch_size": 64, "publish_every": 4, "prefetch": 0},
         "replay": {"capacity": 100_000, "min_size": 1_000, "samples_per_insert": 32},
     }
 
