@@ -127,8 +127,17 @@ class Stairs(gymnasium.Env[np.ndarray, int]):
     observation_space = spaces.Box(0.0, 9.0, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, height: int = 1, too_high: int = 10, silent: bool = False, fail_at: int | None = None) -> None:
+    def __init__(
+        self,
+        height: int = 1,
+        too_high: int = 10,
+        silent: bool = False,
+        fail_at: int | None = None,
+        widest: int = 9,
+    ) -> None:
+        """`widest`: largest width divided by height."""
         self._usual, self._too_high, self._silent, self._fail_at, self._steps = height, too_high, silent, fail_at, 0
+        self._widest = widest
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
@@ -137,6 +146,8 @@ class Stairs(gymnasium.Env[np.ndarray, int]):
         assert isinstance(self.height, int) and isinstance(self.width, int)
         if max(self.height, self.width) > 9:
             raise ValueError("higher than the sky")
+        if self.width > self._widest * self.height:
+            raise ValueError("too wide for its height")
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.algorithms.batches import to_tensors
+from shoal.algorithms.batches import RecurrentBatch, to_tensors
 from shoal.algorithms.comm_dqn import ALGORITHM, CommunicationPolicy, Config, make_network, read_steps
 from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.algorithms.kinds import require_agents
-from shoal.algorithms.recurrent_q import sequence_loss
+from shoal.algorithms.recurrent_q import sequence_errors, sequence_loss
 from shoal.envs import EnvSettings, make_env
 from shoal.errors import ConfigError
 from shoal.types import FINAL, Array, EnvSpec, Keys, ObsPart, Sample, Sequence
@@ -194,6 +194,39 @@ def test_first_priorities_are_of_each_agents_own_error(train: str) -> None:
         errors = np.abs(goal - taken)[:, : 1 if train == "first" else None]
         expected = 0.9 * errors.max(1) + 0.1 * errors.mean(1)
         np.testing.assert_allclose(records[step]["priority"], expected, rtol=1e-4)
+
+
+def test_first_priorities_know_who_was_there() -> None:
+    """The learner's own errors, where agents come and go and all are gone in an episode's last row."""
+    config = Config(n_step=2, gamma=0.9, eta=0.0, burn_in=0, **{**SMALL, "unroll": 8})
+    torch.manual_seed(0)
+    network = make_network(config, TEAM)
+    policy = CommunicationPolicy(network, config, TEAM, PolicyContext(lanes=1))
+    rng, steps = np.random.default_rng(3), 11
+    present = rng.random((steps, 1, AGENTS)) < 0.6
+    present[:, :, 0] = True
+    boundary, terminated = np.zeros((steps, 1), np.uint8), np.zeros((steps, 1), np.bool_)
+    terminated[4], boundary[5], present[5] = True, FINAL, False
+    reward = rng.normal(size=present.shape) * present
+    obs = np.stack([rows(present[step], reward[step], seed=step) for step in range(steps)])
+    state, priorities, actions = policy.initial_state(1), [], []
+    for step in range(steps):
+        decision = policy.act(obs[step], state, np.array([step in (0, 6)]), explore=True)
+        state = decision.state
+        outcome = Outcome(np.zeros(1, np.float32), terminated[step], np.zeros(1, np.bool_), boundary[step])
+        priorities.append(float(policy.record(outcome)["priority"][0]))
+        actions.append(decision.action)
+    data = Sequence(
+        obs[:9], np.stack(actions)[:8], np.zeros((8, 1), np.float32), terminated[:8], np.zeros((8, 1), np.bool_),
+        boundary[:9], {"state": np.concatenate((np.zeros((1, 8 * AGENTS)), -np.ones((1, AGENTS))), 1).astype("f2")},
+    )  # fmt: skip
+    batch = to_tensors(Sample(data, Keys.empty(1), np.ones(1), 1, 0.0))
+    assert isinstance(batch, RecurrentBatch)
+    found = sequence_errors(network, network, batch, config, read_steps)
+    for step in range(7):  # the last ones of the sequence have shorter returns
+        if boundary[step] == 0:
+            each, there = found.error[step, 0].detach().abs(), found.mask[step, 0]
+            np.testing.assert_allclose(priorities[step + 2], float(each.sum() / there.sum()), rtol=1e-3, atol=1e-4)
 
 
 def test_a_row_holds_the_state_before_it() -> None:

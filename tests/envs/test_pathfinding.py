@@ -554,7 +554,7 @@ def test_without_pettingzoo_it_is_refused_by_name() -> None:
         ({"agents": 0}, "agents is 0"),
         ({"agents": 2.5}, "agents is 2.5"),
         ({"agents": "4"}, "agents is '4'"),
-        ({"agents": 5, "max_agents": 4}, "agents is 5. Use a whole number from 1 to 4"),
+        ({"agents": 5, "max_agents": 4}, "agents is 5, of 4 at most. Set max_agents=5"),
         ({"size": 1}, "size is 1"),
         ({"density": 0.6}, "density is 0.6. Use 0 to 0.5"),
         ({"density": -0.1}, "density is -0.1"),

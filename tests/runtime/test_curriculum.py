@@ -17,6 +17,7 @@ from shoal.loops.plan import make_plan
 from shoal.loops.reports import ActorReport
 from shoal.loops.settings import RunSettings
 from shoal.metrics_file import read_metrics
+from shoal.ops import epsilon_ladder
 from shoal.runtime.curriculum import CURRICULUM_FILE, CurriculumRecord
 from shoal.runtime.execution import execute
 from shoal.runtime.run_folder import RunFolder, Summary
@@ -46,15 +47,29 @@ def test_only_lanes_that_explore_little_count(tmp_path: Path) -> None:
     plan = make_plan(stairs(curriculum={"window": 2, "lanes": 0.4}))  # of 8 lanes the last 3
     notes: list[str] = []
     record = CurriculumRecord(plan, tmp_path / "file.json", notes.append)
-    for index, lane in ((0, 3), (1, 0)):
+    ladder = epsilon_ladder(8, 0.4, 7.0)
+    epsilon = {(index, lane): ladder[index::2][lane] for index in range(2) for lane in range(4)}  # as policies have it
+    *others, _, first, second = sorted(epsilon, key=lambda place: -epsilon[place])
+    for index, lane in others:
         for _ in range(5):
             record.take(report(index, lane, height=1, width=1))
     assert len(record.levels) == 1 and record.record() == {"curriculum/levels": 1}
-    record.take(report(1, 1, height=1, width=1))
-    record.take(report(1, 3, height=1, width=1))
+    record.take(report(*first, height=1, width=1))
+    record.take(report(*second, height=1, width=1))
     assert notes == [f"curriculum: {ALL[0]} passes with 1.00 and unlocks {one}" for one in ALL[1:3]]
     record.take(report(1, 3, success=0.0, height=2, width=1))
     assert record.record() == {"curriculum/levels": 3, f"curriculum/{ALL[0]}": 1.0, f"curriculum/{ALL[1]}": 0.0}
+
+
+@pytest.mark.parametrize(("lanes", "share", "counted"), [(10, 0.7, 7), (10, 0.1, 1), (10, 0.99, 9), (3, 1.0, 3)])
+def test_how_many_lanes_count(lanes: int, share: float, counted: int, tmp_path: Path) -> None:
+    plan = make_plan(stairs(actors=1, env={"lanes": lanes}, curriculum={"window": 1, "lanes": share, "success": 1.0}))
+    unlocks = 0
+    for lane in range(lanes):
+        record = CurriculumRecord(plan, tmp_path / f"{lane}.json", lambda text: None)
+        record.take(report(0, lane, height=1, width=1))
+        unlocks += len(record.levels) > 1
+    assert unlocks == counted
 
 
 def test_one_lane_is_enough(tmp_path: Path) -> None:
@@ -70,7 +85,9 @@ def test_a_damaged_file_is_said_and_the_run_goes_on(tmp_path: Path, content: str
     file.write_text(content)
     notes: list[str] = []
     record = CurriculumRecord(make_plan(stairs()), file, notes.append)
-    assert len(record.levels) == 1 and len(notes) == 1 and "starts over" in notes[0]
+    assert len(record.levels) == 1 and len(notes) == 1 and "levels start over" in notes[0]
+    (aside,) = tmp_path.glob("file.json.*")
+    assert aside.read_text() == content and aside.name in notes[0]
 
 
 def test_a_disk_that_is_full_does_not_end_the_run(tmp_path: Path) -> None:
@@ -120,7 +137,11 @@ def test_an_environment_that_does_not_say_how_it_ended(tmp_path: Path) -> None:
         ),
         (
             stairs(curriculum={"limit": {"height": 2, "width": 12}}),
-            "limit does not fit.*higher than the sky",
+            "level .*width=12 does not fit.*higher than the sky",
+        ),
+        (
+            stairs(env={"kwargs": {"widest": 1}}, curriculum={"limit": {"height": 2, "width": 2}}),
+            "level height=1,width=2 does not fit.*too wide",
         ),
     ],
 )

@@ -126,23 +126,31 @@ class CommunicationPolicy(RecurrentQPolicy):
         self._learned = slice(None) if config.train == "all" else slice(1)
         self._priorities = InitialPriorities(context.lanes * spec.agents, config.n_step, config.gamma, self._rescaled)
         self._present: npt.NDArray[np.bool_] = np.ones((context.lanes, spec.agents), np.bool_)
+        self._there = np.zeros((config.n_step, context.lanes, spec.agents), np.bool_)  # in the last rows, a ring
+        self._row = 0
         self._records_q = config.record_q_values
 
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
         seen = self._parts(torch.from_numpy(obs))
-        if explore:
-            self._priorities.rewarded(seen.reward.numpy().reshape(-1))  # known one row later than the step
         self._present = seen.mask.diagonal(dim1=1, dim2=2).numpy()
+        if explore:
+            self._priorities.rewarded(seen.reward.numpy().reshape(-1), ~self._present.reshape(-1))
         return super().act(obs, state, first, explore)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
         each = Outcome._make(np.repeat(one, self._agents) for one in outcome)
         errors = self._priorities.push(self._taken.reshape(-1), self._best.reshape(-1), each)
-        errors = errors.reshape(-1, self._agents)[:, self._learned]
-        number = np.maximum(self._present[:, self._learned].sum(axis=1), 1)
+        there = self._there[self._row].copy()  # when the step was made that these errors are of
+        self._there[self._row], self._row = self._present, (self._row + 1) % len(self._there)
+        errors = (errors.reshape(-1, self._agents) * there)[:, self._learned]
+        number = np.maximum(there[:, self._learned].sum(axis=1), 1)
         priority = self._eta * errors.max(axis=1) + (1.0 - self._eta) * errors.sum(axis=1) / number
         recorded = {"state": self._state, "priority": priority.astype(np.float32)}
         return recorded | ({"q_values": self._q.numpy()} if self._records_q else {})
+
+    def reset(self) -> None:
+        super().reset()
+        self._there[:] = False
 
 
 def read_steps(batch: RecurrentBatch, config: Config, network: CommunicationNetwork) -> Steps:

@@ -59,6 +59,8 @@ class InitialPriorities:
         self._oldest = (row + 1) % self._n
         return priority
 
-    def rewarded(self, reward: Array) -> None:
-        """Replaces the rewards of the newest step, where they are known only after it."""
-        self._reward[(self._oldest - 1) % self._n] = reward
+    def rewarded(self, reward: Array, gone: Array) -> None:
+        """Says of the newest step what is known only after it: its rewards, and for whom it was the last one."""
+        newest = (self._oldest - 1) % self._n
+        self._reward[newest] = reward
+        self._terminated[newest] |= gone

@@ -215,6 +215,6 @@ def check_replay(config: RecurrentConfig, selectors: tuple[str, ...]) -> None:
     """Refuses queues: they hand out sequences that do not overlap, each once."""
     if wrong := [one for one in selectors if one not in ("prioritized", "uniform", "newest")]:
         raise ConfigError(
-            f"replay.selectors: {wrong[0]} cannot be used: recurrent Q-learning replays sequences that start every "
+            f"{wrong[0]} cannot be used: recurrent Q-learning replays sequences that start every "
             "`period` rows. Use prioritized, uniform or newest."
         )

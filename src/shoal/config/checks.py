@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -11,6 +12,7 @@ from shoal.algorithms import ALGORITHMS
 from shoal.algorithms.compiled import require_compiler
 from shoal.envs import try_levels
 from shoal.errors import ConfigError, EnvError
+from shoal.loops.curriculum import label
 from shoal.loops.plan import Plan, learner_draws, make_limiter, make_plan, require_room_for_queue, require_servable
 from shoal.loops.precision import require_bfloat16
 from shoal.loops.settings import RunSettings
@@ -82,7 +84,13 @@ def check_environment(settings: RunSettings) -> Plan:
     if settings.replay.capacity < least:
         raise ConfigError(
             f"replay.capacity = {settings.replay.capacity} is too small for actors = {settings.actors} times "
-            f"env.lanes = {settings.env.lanes}, which need {least} steps: raise it, or lower one of them."
+            f"env.lanes = {settings.env.lanes}, which need {least} steps, because a draw reads up to "
+            f"{span.before + span.after + 1} neighbouring ones: raise it, or lower one of them, or the length of draws."
+        )
+    if plan.spec.agents and settings.env.reward_clip not in ("auto", None):
+        raise ConfigError(
+            f"env.reward_clip = {settings.env.reward_clip:g} cannot be used with several agents, who learn from what "
+            "each of them got: set it to null, and clip in the environment."
         )
     if not span.crosses_episodes and any(part.is_queue for part in settings.replay.selectors):
         raise ConfigError(
@@ -260,10 +268,13 @@ def _require_levels(plan: Plan) -> None:
         )
     if unknown := sorted(set(curriculum.start) - set(known)):
         raise ConfigError(f"curriculum.start: a level of {env_id} has no {unknown[0]}; it has {', '.join(known)}.")
-    try:
-        try_levels(plan.settings.env, (curriculum.start, curriculum.limit))  # the last one would fail after hours
-    except (ConfigError, EnvError) as error:
-        raise ConfigError(f"curriculum.start or curriculum.limit does not fit env.kwargs: {error}") from error
+    # A level that cannot be played would fail after hours; most agents on the smallest map is neither start nor limit.
+    for numbers in product(*({curriculum.start[name], curriculum.limit[name]} for name in curriculum.start)):
+        level = dict(zip(curriculum.start, numbers, strict=True))
+        try:
+            try_levels(plan.settings.env, (level,))
+        except (ConfigError, EnvError) as error:
+            raise ConfigError(f"curriculum: the level {label(level)} does not fit env.kwargs: {error}") from error
 
 
 def _refusals(name: str, attempt: Callable[[], object]) -> Iterator[str]:

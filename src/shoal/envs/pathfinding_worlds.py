@@ -226,7 +226,10 @@ class PathWorlds:
             for name in level.keys() - self._default.keys():
                 raise UnknownName("setting of a path finding level", name, self._default)
             level = self._default | dict(level)
-            agents = _whole("agents", level["agents"], 1, self.agents)
+            agents = _whole("agents", level["agents"], 1, MOST_AGENTS)
+            if agents > self.agents:
+                most = f"of {self.agents} at most. Set max_agents={agents}."
+                raise ConfigError(f"Path finding: agents is {agents}, {most}")
             size = _whole("size", level["size"], 2, LARGEST_SIZE)
             density = LARGEST_DENSITY if self.rules.density < 0 else self.rules.density
             free = int((1 - density) * size**2)

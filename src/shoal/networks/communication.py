@@ -252,11 +252,6 @@ class CommunicationNetwork(RecurrentQNetwork):
             values = self.value_norm(values)
         return values.float().view(*state.shape[:-1], -1)
 
-    def follow_returns(self) -> None:
-        if self.value_norm is not None:
-            value, advantage = self.head.streams.value, self.head.streams.advantage
-            self.value_norm.follow(*((advantage,) if value is None else (value, advantage)))
-
     @torch.no_grad()
     def causal_mask(self, obs: Tensor, embedded: Tensor, state: Tensor) -> Tensor:
         """Who listens to whom if agents ask only those who change their decision, [B, A, A] bool.

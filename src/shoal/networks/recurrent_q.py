@@ -34,6 +34,8 @@ class RecurrentQNetwork(nn.Module):
     episode's start. A network may ignore it.
     """
 
+    head: QHead
+
     def __init__(self) -> None:
         super().__init__()
         # Set here and not in the class, which would hide a submodule of the same name.
@@ -57,6 +59,9 @@ class RecurrentQNetwork(nn.Module):
 
     def follow_returns(self) -> None:
         """Lets the head follow the returns observed so far; values stay as they are."""
+        if self.value_norm is not None:
+            value, advantage = self.head.streams.value, self.head.streams.advantage
+            self.value_norm.follow(*((advantage,) if value is None else (value, advantage)))
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
@@ -143,11 +148,6 @@ class RecurrentQ(RecurrentQNetwork):
             state = self._recur(row, state * alive)
             seen.append(state[:, : self.cell.hidden_size])
         return self._values(torch.cat(seen)).unflatten(0, (steps, batch)), state
-
-    def follow_returns(self) -> None:
-        if self.value_norm is not None:
-            value, advantage = self.head.streams.value, self.head.streams.advantage
-            self.value_norm.follow(*((advantage,) if value is None else (value, advantage)))
 
     def _embed(self, obs: Tensor, last_action: Tensor) -> Tensor:
         """[M, *obs_shape] and [M] -> [M, F], what the cell sees."""

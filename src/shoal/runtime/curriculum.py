@@ -12,6 +12,7 @@ from shoal.errors import ConfigError, explained
 from shoal.files import atomic_write, read_object
 from shoal.loops.curriculum import Curriculum, Level, label
 from shoal.loops.plan import Plan
+from shoal.loops.preparation import set_aside
 from shoal.loops.reports import ActorReport
 from shoal.types import Episode
 
@@ -28,8 +29,9 @@ class CurriculumRecord:
         note: shows a line to the user.
         """
         self._curriculum = Curriculum(plan.settings.curriculum)
-        self._env_id, self._lanes = plan.spec.env_id, plan.settings.env.lanes
-        self._first = min(plan.lanes - 1, math.ceil(plan.lanes * (1 - plan.settings.curriculum.lanes)))
+        self._env_id, self._actors = plan.spec.env_id, plan.settings.actors
+        counted = math.floor(plan.lanes * plan.settings.curriculum.lanes + 1e-9)  # 0.7 of 10 lanes is 6.999...
+        self._first = plan.lanes - max(1, counted)
         self._file, self._note, self._warned = file, note, False
         if file.exists():
             self._restore()
@@ -51,7 +53,7 @@ class CurriculumRecord:
             ConfigError: the environment does not say how they ended.
         """
         for episode in report.episodes:
-            if report.index * self._lanes + episode.lane >= self._first:
+            if episode.lane * self._actors + report.index >= self._first:  # its place on the ladder of exploration
                 self._count(episode)
 
     def record(self) -> dict[str, float]:
@@ -80,5 +82,5 @@ class CurriculumRecord:
     def _restore(self) -> None:
         try:
             self._curriculum.restore(read_object(self._file))
-        except (KeyError, TypeError, ValueError) as error:
-            self._note(f"{self._file} is damaged ({error!r}): the curriculum starts over")
+        except (KeyError, TypeError, ValueError):
+            self._note(f"{self._file.name} is damaged; set aside as {set_aside(self._file)}: levels start over")
