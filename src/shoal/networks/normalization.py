@@ -17,6 +17,11 @@ VALUE_RATE = 0.01
 """How much of the statistics of returns each batch replaces; more in the first batches."""
 SMALLEST_SCALE = 0.01
 """Of returns: without it, a task whose rewards were not found yet would be learned as noise."""
+SHRINKS = 0.99999
+"""How much of its scale a value head keeps from one update to the next, if returns have become more alike. Those of a
+task that is solved are nearly equal. Divided by their small deviation, one failed episode was an error of 100 and ended
+in a policy that had forgotten everything: CartPole with IMPALA, after 70,000 steps at 500.
+"""
 
 
 class ObservationNorm(nn.Module):
@@ -124,10 +129,11 @@ class ValueNorm(nn.Module):
             head: the layer that predicts values.
             differences: another layer, whose outputs are differences between values.
         """
+        learned = self.seen > 1
         scale = torch.where(self.seen > 0, self.variance.clamp(min=SMALLEST_SCALE**2).sqrt(), 1.0)
+        scale = torch.where(learned, torch.maximum(scale, SHRINKS * self.scale), scale)
         # Values from before the first returns mean nothing: the layers stay, and predict the new mean at once.
         kept, shift = self.scale / scale, (self.mean - self.first) / scale
-        learned = self.seen > 1
         kept, shift = torch.where(learned, kept, 1.0), torch.where(learned, shift, 0.0)
         for layer in (head,) if differences is None else (head, differences):
             layer.weight.mul_(kept)
