@@ -44,6 +44,7 @@ def main(runtime: str = "ray", steps: int = 20_000, out: str = "runs") -> shoal.
     """Trains until the mean return is 0.9, close to the shortest path."""
     return shoal.train(
         "custom_env:Corridor-v0",
+        algo="apex-dqn",
         steps=steps,
         stop_return=0.9,
         runtime=runtime,

@@ -19,6 +19,7 @@ from shoal.sharing import create_distributed_registry
 from shoal.types import EnvSpec
 
 SMALL = {
+    "algo": "apex-dqn",
     "algorithm.hidden": [16],
     "learner.batch_size": 16,
     "replay.capacity": 2_000,

@@ -18,6 +18,7 @@ from shoal.envs import EnvSettings, ObservationMap, describe_env, make_env, make
 from shoal.errors import CheckpointError, ConfigError
 
 SMALL = {
+    "algo": "apex-dqn",
     "algorithm.hidden": [16],
     "learner.batch_size": 16,
     "replay.capacity": 2_000,
@@ -27,11 +28,11 @@ SMALL = {
     "evaluation.every_steps": 200,
 }
 CONTINUOUS = {
-    "algo": "td3",
     "algorithm.policy_hidden": [16],
     "algorithm.critic_hidden": [16],
     "replay.selectors": [{"type": "uniform"}],
     **{name: value for name, value in SMALL.items() if not name.startswith("algorithm.")},
+    "algo": "td3",
 }
 RECALL = {
     "algo": "impala",

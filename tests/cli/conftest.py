@@ -13,6 +13,7 @@ import shoal
 from shoal.cli import main
 
 SMALL = (
+    "algo=apex-dqn",
     "hidden=[16]",
     "batch_size=16",
     "capacity=2000",
@@ -62,6 +63,7 @@ def run_shoal(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: p
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run; not to be changed."""
     settings = {
+        "algo": "apex-dqn",
         "algorithm.hidden": [16],
         "learner.batch_size": 16,
         "replay.capacity": 2_000,

@@ -141,7 +141,13 @@ def test_window_and_video(run_shoal: Shoal, finished: Path) -> None:
 
 
 def test_another_level_than_in_training_and_what_the_environment_says(run_shoal: Shoal, tmp_path: Path) -> None:
-    small = {"replay.min_size": 100, "replay.capacity": 2_000, "learner.batch_size": 16, "env.lanes": 2}
+    small = {
+        "algo": "apex-dqn",
+        "replay.min_size": 100,
+        "replay.capacity": 2_000,
+        "learner.batch_size": 16,
+        "env.lanes": 2,
+    }
     asked = {"algorithm.hidden": [16], "evaluation.episodes": 2, "env.kwargs.too_high": 3}
     run = shoal.train(
         "tests.fakes:TestStairs-v0", steps=120, runtime="inline", quiet=True, out=tmp_path, settings=asked | small
@@ -158,7 +164,13 @@ def test_another_level_than_in_training_and_what_the_environment_says(run_shoal:
 
 def test_where_no_episode_ends(run_shoal: Shoal, tmp_path: Path) -> None:
     asked = {"evaluation.max_episode_steps": 20, "evaluation.episodes": 2, "algorithm.hidden": [16]}
-    small = {"replay.min_size": 100, "replay.capacity": 2_000, "learner.batch_size": 16, "env.lanes": 2}
+    small = {
+        "algo": "apex-dqn",
+        "replay.min_size": 100,
+        "replay.capacity": 2_000,
+        "learner.batch_size": 16,
+        "env.lanes": 2,
+    }
     run = shoal.train(
         "tests.fakes:TestEndless-v0", steps=120, runtime="inline", quiet=True, out=tmp_path, settings=asked | small
     )
@@ -170,7 +182,13 @@ def test_where_no_episode_ends(run_shoal: Shoal, tmp_path: Path) -> None:
 def test_more_agents_than_trained_with(run_shoal: Shoal, tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     small = {"env.kwargs.agents": 1, "env.kwargs.size": 6, "algorithm.channels": 4, "algorithm.cell_size": 8}
-    few = {"evaluation.episodes": 2, "replay.min_size": 100, "replay.capacity": 2_000, "env.max_episode_steps": 20}
+    few = {
+        "algo": "apex-dqn",
+        "evaluation.episodes": 2,
+        "replay.min_size": 100,
+        "replay.capacity": 2_000,
+        "env.max_episode_steps": 20,
+    }
     run = shoal.train(
         "shoal/PathFinding-v0",
         algo="comm-dqn",

@@ -18,7 +18,7 @@ CONTINUOUS = [name for name, one in ALGORITHMS.items() if one.actions != "discre
 
 @pytest.mark.parametrize(
     ("env", "algo"),
-    [("CartPole-v1", "apex-dqn"), ("FrozenLake-v1", "apex-dqn"), ("Pendulum-v1", "sac"), ("ALE/Pong-v5", "impala")],
+    [("CartPole-v1", "ppo"), ("FrozenLake-v1", "ppo"), ("Pendulum-v1", "sac"), ("ALE/Pong-v5", "impala")],
 )
 def test_an_algorithm_is_chosen_and_the_reason_is_given(env: str, algo: str) -> None:
     settings = load_target(env)

@@ -47,7 +47,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_layers_from_the_bottom_up(tmp_path: Path) -> None:
-    path = write(tmp_path, "env: CartPole-v1\nlearner: {batch_size: 64}\nreplay: {min_size: 500}\n")
+    path = write(tmp_path, "env: CartPole-v1\nalgo: apex-dqn\nlearner: {batch_size: 64}\nreplay: {min_size: 500}\n")
     plain = RunSettings.model_validate({"env": {"id": ENV}})
     of_paper, suited = ALGORITHMS[ALGO].defaults, ALGORITHMS[ALGO].suited(describe_env(plain.env))
     settings = load_scenario(path, ["replay.min_size=600"])
@@ -88,7 +88,9 @@ def test_algo_comes_from_the_command_line_or_the_scenario(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["env: Acrobot-v1", "env: {id: Acrobot-v1}", "env:\n  id: Acrobot-v1\nlearner:\n"])
 def test_short_form_of_env_and_empty_headings(tmp_path: Path, text: str) -> None:
-    assert load_scenario(write(tmp_path, text)).env.id == "Acrobot-v1"
+    settings = load_scenario(write(tmp_path, text))
+    assert settings.env.id == "Acrobot-v1"
+    assert settings.learner == load_scenario(write(tmp_path, "env: Acrobot-v1")).learner  # an empty heading sets nothing
 
 
 def test_env_on_the_command_line_keeps_the_rest_of_the_section(tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ def choose_algorithm(spec: EnvSpec) -> str:
     """The algorithm that learned most, and most surely, with its defaults; docs/learning.md has the figures."""
     if spec.agents:
         return "comm-dqn"
-    if spec.action_nvec:
+    if spec.sees_images:
         return "impala"
-    if spec.num_actions:
-        return "impala" if spec.sees_images else "apex-dqn"
-    return "impala" if spec.sees_images else "sac"
+    return "sac" if spec.continuous else "ppo"

@@ -102,7 +102,10 @@ def overridden(
 
 
 def _unfolded(scenario: Mapping[str, Any], fields: Fields[Any]) -> dict[str, Any]:
-    """Replaces a plain value for a section by the setting it stands for, so that other values of the section stay."""
+    """Replaces a plain value for a section by the setting it stands for, so that other values of the section stay. An
+    empty heading sets nothing.
+    """
+    scenario = {key: value for key, value in scenario.items() if value is not None or key not in fields.sections}
     shorts = {key: fields.shorthand(key) for key in scenario}
     return {
         key: {short: value}
