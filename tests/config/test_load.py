@@ -90,7 +90,7 @@ def test_algo_comes_from_the_command_line_or_the_scenario(tmp_path: Path) -> Non
 def test_short_form_of_env_and_empty_headings(tmp_path: Path, text: str) -> None:
     settings = load_scenario(write(tmp_path, text))
     assert settings.env.id == "Acrobot-v1"
-    assert settings.learner == load_scenario(write(tmp_path, "env: Acrobot-v1")).learner  # an empty heading sets nothing
+    assert settings.learner == load_scenario(write(tmp_path, "env: Acrobot-v1")).learner  # empty headings set nothing
 
 
 def test_env_on_the_command_line_keeps_the_rest_of_the_section(tmp_path: Path) -> None:
