@@ -21,6 +21,7 @@ from shoal.replay.counters import Counters
 
 pytestmark = pytest.mark.attack
 SETTINGS = {
+    "algo": "apex-dqn",
     "env.lanes": 4,
     "replay.capacity": 4000,
     "replay.min_size": 200,

@@ -28,7 +28,15 @@ def test_an_evaluation_that_does_not_end_keeps_neither_the_run_nor_its_last_eval
     train: Start, tmp_path: Path
 ) -> None:
     fast, ending = tmp_path / "fast", tmp_path / "ending"
-    small = ("env.lanes=2", "batch_size=16", "hidden=[16]", "capacity=4000", "min_size=100", "samples_per_insert=4")
+    small = (
+        "algo=apex-dqn",
+        "env.lanes=2",
+        "batch_size=16",
+        "hidden=[16]",
+        "capacity=4000",
+        "min_size=100",
+        "samples_per_insert=4",
+    )
     judge = ("evaluation.every_steps=200", "evaluation.episodes=2")
     files = (f"env.kwargs.slow_until={fast}", f"env.kwargs.until={ending}")
     training = train("train", "tests.fakes:TestEndless-v0", *small, *judge, *files, "--steps", "3000")
@@ -81,6 +89,7 @@ def test_an_evaluation_that_blocks_does_not_keep_the_run(
 
     threading.Thread(target=lose_patience, daemon=True).start()
     settings = {
+        "algo": "apex-dqn",
         "env.kwargs": {"stuck": str(stuck)},
         "replay.capacity": 2000,
         "replay.min_size": 100,

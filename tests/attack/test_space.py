@@ -28,6 +28,7 @@ from shoal.replay.storage import gib
 pytestmark = pytest.mark.attack
 ROLES = 4
 WANTED = (
+    "algo=apex-dqn",
     "runtime=inline",
     "env.lanes=4",
     "replay.capacity=4000",

@@ -25,6 +25,7 @@ import pathlib, gymnasium
 gymnasium.register("Planted-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", max_episode_steps=20)
 """
 SMALL = {
+    "algo": "apex-dqn",
     "algorithm.hidden": [8],
     "learner.batch_size": 8,
     "replay.capacity": 2_000,

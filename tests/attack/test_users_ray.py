@@ -39,7 +39,7 @@ class Trial:
         return str(train(**settings).path.resolve())
 
 def train(env="CartPole-v1", actors=1, **more):
-    small = {"replay.capacity": 2000, "replay.min_size": 200, "evaluation.episodes": 1, **more}
+    small = {"algo": "apex-dqn", "replay.capacity": 2000, "replay.min_size": 200, "evaluation.episodes": 1, **more}
     return shoal.train(env, runtime="ray", actors=actors, steps=600, quiet=True, settings=small)
 
 def refusal(*env, **settings):

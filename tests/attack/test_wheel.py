@@ -18,7 +18,7 @@ from tests.contracts.test_house import commands
 
 ROOT = Path(__file__).parents[2]
 SHORT = {
-    "train": ["--runtime=inline", "--steps=600", "evaluation.episodes=1", "min_size=200", "capacity=20_000"],
+    "train": ["--runtime=inline", "--steps=600", "evaluation.episodes=1", "capacity=20_000"],
     "resume": ["--steps=800"],
     "share": ["total_timesteps=120", "evaluation.episodes=1", "evaluation.every_steps=60", "--n-parallel=2"],
     "eval": ["--episodes=1"],

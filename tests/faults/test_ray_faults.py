@@ -131,7 +131,7 @@ def test_a_run_in_use_is_refused_and_sigterm_stops_it_cleanly(train: Start) -> N
 
 
 def test_an_environment_that_fails_in_a_worker_fails_the_run(train: Start) -> None:
-    bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000", "replay.min_size=500")
+    bad = ("env.kwargs={fail_at: 40}", "actor.on_env_error=stop", "replay.capacity=2000")
     training = train("train", "tests.fakes:TestCorridor-v0", "--actors", "1", *bad)
     assert training.end(90) == 1
     assert f"the simulator crashed ({ROOT / 'tests' / 'fakes.py'}:" in training.output
