@@ -201,7 +201,7 @@ def _rollout_refusals(settings: RunSettings) -> Iterator[str]:
     }
     for name, (value, needed, why) in values.items():
         if value != needed:
-            remedy = f"set it to {'null' if needed is None else needed}"
+            remedy = f"set it to {'null' if needed is None else needed}, or name an algorithm that replays older steps"
             yield f"{name} = {value} cannot be used with rollouts, because {why}: {remedy}."
 
 
