@@ -1,0 +1,81 @@
+"""Where the roles of a run go on a cluster (pure).
+
+The learner goes where the GPU is, and what must read its memory (supervisor, evaluator, mirrors) beside it: that node
+is *home*. Actors fill the other nodes first: their shards survive the death of home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.errors import PlacementError
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster, as far as placement needs to know it."""
+
+    id: str
+    """Ray's."""
+    address: str
+    cpus: float
+    """Free for this run."""
+    gpus: float = 0.0
+    here: bool = False
+    """Whether this process runs on it."""
+
+    @property
+    def name(self) -> str:
+        """What users know it by."""
+        return f"{self.address} ({self.id[:6]})"
+
+
+def choose_home(nodes: Sequence[Node], roles: int, *, gpu: bool) -> Node:
+    """The node for the learner and all that stays beside it.
+
+    Args:
+        nodes: all that are alive.
+        roles: how many stay there; each takes a core.
+        gpu: whether the learner computes on one.
+
+    Raises:
+        PlacementError: no node has what is needed.
+    """
+    fitting = [node for node in nodes if node.cpus >= roles and (node.gpus > 0 or not gpu)]
+    if not fitting:
+        free = ", ".join(f"{node.name} has {node.cpus:g} CPUs and {node.gpus:g} GPUs" for node in nodes)
+        needed = f"{roles} free CPUs{' and a GPU' if gpu else ''} on one node"
+        raise PlacementError(
+            f"The learner and what stays beside it need {needed}; of the cluster's nodes {free} free. Free some, start "
+            f"Ray with more (`ray start --num-cpus=…{' --num-gpus=…' if gpu else ''}`), or join a larger node."
+        )
+    return max(fitting, key=lambda node: (node.here, node.cpus))
+
+
+def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) -> list[Node]:
+    """The node of each actor: other nodes first, by their free cores, then home.
+
+    Args:
+        nodes: all that are alive.
+        home: where the learner is.
+        beside: cores that the roles at home take.
+        actors: how many there are.
+
+    Raises:
+        PlacementError: there are too few cores.
+    """
+    room = {node: int(node.cpus) - (beside if node == home else 0) for node in nodes}
+    if sum(room.values()) < actors:
+        free = ", ".join(f"{node.name} {int(node.cpus)}" for node in nodes)
+        raise PlacementError(
+            f"{actors} actors and {beside} other roles need {actors + beside} CPUs; free on the cluster are {free}. "
+            f"Use at most {max(0, sum(room.values()))} actors, `--actors auto`, or join more nodes."
+        )
+    places = []
+    for _ in range(actors):
+        others = [node for node in nodes if node != home and room[node] > 0]
+        chosen = max(others, key=lambda node: room[node]) if others else home
+        room[chosen] -= 1
+        places.append(chosen)
+    return places
