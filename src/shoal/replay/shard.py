@@ -46,20 +46,21 @@ LARGEST_SCHEMA = 1 << 20
 
 
 class Header(IntEnum):
-    """The words of `header.bin`. The shard's writer writes them, except CURSOR and GRANT (the fifo's reader).
-
-    Word 4 is not used.
-    """
+    """The words of `header.bin`. The shard's writer writes them, except CURSOR and GRANT (the fifo's reader)."""
 
     HEAD = 0
     CLAIM = 1
     CURSOR = 2
     EPOCH = 3
+    MIRRORED = 4
+    """How often it was opened as a mirror of another node's shard; see `mirror`."""
     CLOSED = 5
     STEPS = 6
     EPISODES = 7
     CUTS = 8
     GRANT = 9
+    WAITS = 10
+    """1 while the writer waits for the learner."""
 
 
 _HEAD, _CLAIM, _STEPS, _EPOCH = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS), int(Header.EPOCH)
@@ -107,17 +108,29 @@ def ring_pieces(rows: int, start: int, stop: int) -> Iterator[tuple[int, int, in
         start += count
 
 
-def create_shard(path: Path, info: ShardInfo) -> None:
-    """Makes an empty shard and reserves all its memory, so that no later write can run out of it."""
+def create_shard(path: Path, info: ShardInfo, start: Mapping[Header, int] | None = None) -> None:
+    """Makes an empty shard and reserves all its memory, so that no later write can run out of it.
+
+    Args:
+        path: its folder. There must be none, or one that holds a header alone (`create_stub`): that file is kept.
+        info: what it holds.
+        start: words of its header, where it continues a shard that is gone or on another node. No sample begins at a
+            row before its head.
+    """
     if info.rows < 2 or info.lanes < 1:
         raise ReplayError(f"A shard needs at least 2 rows and 1 lane, got {info.rows} and {info.lanes}.")
-    if path.exists():
+    if (path / "schema.json").exists() or (path.exists() and not (path / "header.bin").exists()):
         raise ReplayError(f"{path} exists already. Open it with ShardWriter, or choose another name.")
     building = path.with_name(path.name + ".new")
     shutil.rmtree(building, ignore_errors=True)  # left by a process that was killed
     building.mkdir(parents=True)
     try:
         _make_files(building, info)
+        if start:
+            words = Counters(building / "header.bin", writable=True)
+            map_columns(building, info, writable=True)["boundary"][:] = CUT
+            for word, value in start.items():
+                words[word] = value
     except NoSpace as error:
         shutil.rmtree(building)
         free = gib(shutil.disk_usage(path.parent).free)
@@ -125,7 +138,18 @@ def create_shard(path: Path, info: ShardInfo) -> None:
             f"{path} needs {gib(info.nbytes)}, but {path.parent} has {free} free. "
             "Lower replay.capacity or set replay.path to a larger disk."
         ) from error
+    if path.exists():  # a stub: others have mapped its header
+        stub = Counters(path / "header.bin", writable=True)
+        stub.words[:] = Counters(building / "header.bin", writable=False).words
+        (path / "header.bin").replace(building / "header.bin")
+        path.rmdir()
     building.rename(path)
+
+
+def create_stub(path: Path) -> None:
+    """Makes a folder with a header alone: the counts of a shard on another node. Keeps one that is there."""
+    path.mkdir(parents=True, exist_ok=True)
+    Counters.create(path / "header.bin")
 
 
 def _make_files(folder: Path, info: ShardInfo) -> None:
@@ -164,7 +188,7 @@ def read_info(path: Path) -> ShardInfo:
     return info
 
 
-def _check_header(path: Path, header: Counters, info: ShardInfo) -> None:
+def check_header(path: Path, header: Counters, info: ShardInfo) -> None:
     """Refuses counters that no writer can have written."""
     # A writer may be at work: claim moves first, so it is read before and after head. Steps are counted after head.
     steps, episodes = header[Header.STEPS], header[Header.EPISODES]
@@ -182,7 +206,7 @@ def _check_header(path: Path, header: Counters, info: ShardInfo) -> None:
         raise CorruptShard(f"{path}: {steps} steps and {episodes} episodes cannot lie in {head} rows.")
 
 
-def _map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
+def map_columns(path: Path, info: ShardInfo, *, writable: bool) -> dict[str, Array]:
     """Column name to [N, T, ...], as stored in the file."""
     columns = {}
     for column in info.schema.columns:
@@ -208,9 +232,9 @@ class ShardWriter:
         self.path = path
         self.info = read_info(path)
         self.header = Counters(path / "header.bin", writable=True)
-        self.columns = _by_row(_map_columns(path, self.info, writable=True))
+        self.columns = _by_row(map_columns(path, self.info, writable=True))
         self._items = tuple(self.columns.items())
-        _check_header(path, self.header, self.info)
+        check_header(path, self.header, self.info)
         self._rows, self._words = self.info.rows, self.header.words
         self.epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
         if self.epoch > 1:
@@ -306,10 +330,10 @@ class ShardReader:
         self.info = read_info(path)
         self.rows, self.lanes = self.info.rows, self.info.lanes
         self.header = Counters(path / "header.bin", writable=False)
-        _check_header(path, self.header, self.info)
+        check_header(path, self.header, self.info)
         # Signed from here on: a word that is damaged later, to above 2^63, still fits into an int64.
         self.header.words = self.header.words.cast("B").cast("q")
-        self.by_lane = _map_columns(path, self.info, writable=False)
+        self.by_lane = map_columns(path, self.info, writable=False)
         self.columns = _by_row(self.by_lane)
 
     @property
