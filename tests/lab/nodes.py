@@ -32,6 +32,7 @@ QUICK_DEATH: Mapping[str, int] = {
 """Ray's internal settings with which it finds a dead node soon, but does not take a busy machine for a dead one."""
 OBJECT_STORE_BYTES = 100 * 2**20
 START_SECONDS = 90.0
+KILL_SECONDS = 10.0
 LONGEST_BASE = 10
 """Longest path, in bytes, of the folder in which a lab makes its own: a socket's path has at most 103."""
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -120,10 +121,15 @@ class Node:
         """Kills every process of the node with -9. What they listened on refuses connections from then on."""
         if self._keeper is not None:
             _until_none(self.processes, signal.SIGKILL)
+            for command in self._commands:
+                command.wait()
+            # The keeper collects the dead; otherwise they stay in the process table until the system's first process
+            # does so, which in a container may be never.
+            deadline = time.monotonic() + KILL_SECONDS
+            while self.processes() and time.monotonic() < deadline:
+                time.sleep(0.005)
             self._keeper.kill()
             self._keeper.wait()
-        for command in self._commands:
-            command.wait()
 
     def freeze(self) -> None:
         """Stops every process of the node: connections stay open, nobody answers."""
@@ -258,7 +264,7 @@ class Lab:
 
 def _until_none(find: Callable[[], list[psutil.Process]], number: int) -> None:
     """Sends the signal until nobody is found any more: a process may start another meanwhile."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + KILL_SECONDS
     while (found := _alive(find)) and time.monotonic() < deadline:
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
