@@ -79,6 +79,11 @@ class Ledger:
     def __setitem__(self, entry: LedgerWord, value: int) -> None:
         self._words[entry] = value
 
+    @property
+    def words(self) -> list[int]:
+        """All entries, in order."""
+        return self._words.words[: len(LedgerWord)].tolist()
+
     def add(self, entry: LedgerWord, amount: int) -> None:
         """Adds to an entry; only its one writer may."""
         self._words.add(entry, amount)

@@ -64,6 +64,7 @@ class Header(IntEnum):
 
 
 _HEAD, _CLAIM, _STEPS, _EPOCH = int(Header.HEAD), int(Header.CLAIM), int(Header.STEPS), int(Header.EPOCH)
+_WAITS = int(Header.WAITS)
 """Plain numbers for the words that change with every row: an enum as an index takes three times as long."""
 
 _LAST_ROW_SECONDS = 0.02
@@ -112,14 +113,14 @@ def create_shard(path: Path, info: ShardInfo, start: Mapping[Header, int] | None
     """Makes an empty shard and reserves all its memory, so that no later write can run out of it.
 
     Args:
-        path: its folder. There must be none, or one that holds a header alone (`create_stub`): that file is kept.
+        path: its folder. There must be none.
         info: what it holds.
         start: words of its header, where it continues a shard that is gone or on another node. No sample begins at a
             row before its head.
     """
     if info.rows < 2 or info.lanes < 1:
         raise ReplayError(f"A shard needs at least 2 rows and 1 lane, got {info.rows} and {info.lanes}.")
-    if (path / "schema.json").exists() or (path.exists() and not (path / "header.bin").exists()):
+    if path.exists():
         raise ReplayError(f"{path} exists already. Open it with ShardWriter, or choose another name.")
     building = path.with_name(path.name + ".new")
     shutil.rmtree(building, ignore_errors=True)  # left by a process that was killed
@@ -138,16 +139,11 @@ def create_shard(path: Path, info: ShardInfo, start: Mapping[Header, int] | None
             f"{path} needs {gib(info.nbytes)}, but {path.parent} has {free} free. "
             "Lower replay.capacity or set replay.path to a larger disk."
         ) from error
-    if path.exists():  # a stub: others have mapped its header
-        stub = Counters(path / "header.bin", writable=True)
-        stub.words[:] = Counters(building / "header.bin", writable=False).words
-        (path / "header.bin").replace(building / "header.bin")
-        path.rmdir()
     building.rename(path)
 
 
 def create_stub(path: Path) -> None:
-    """Makes a folder with a header alone: the counts of a shard on another node. Keeps one that is there."""
+    """Makes a folder with a header alone: the counts of a shard elsewhere. Keeps one that is there."""
     path.mkdir(parents=True, exist_ok=True)
     Counters.create(path / "header.bin")
 
@@ -315,6 +311,10 @@ class ShardWriter:
             f"{self.path} was opened by another writer (number {self._words[_EPOCH]}; this one is number "
             f"{self.epoch}), so this one stops: a shard has one writer at a time."
         )
+
+    def waits(self, waits: bool) -> None:
+        """Says whether this writer waits for the learner: a courier then hurries."""
+        self._words[_WAITS] = waits
 
     def close(self) -> None:
         """Marks that nothing more is written until the shard is opened again."""

@@ -61,6 +61,8 @@ class Supervisor:
         self._trained_until: float | None = None
         self.health = HealthWatch(plan.settings, plan.spec)
         """Judges every line of metrics."""
+        self.outposts: Mapping[int, object] = {}
+        """Where each outpost is; for the role that mirrors their rows."""
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
@@ -158,6 +160,10 @@ class Supervisor:
     def note(self, text: str) -> None:
         """Shows a line that stays on the screen."""
         self._progress.note(text)
+
+    def recurring_note(self, text: str) -> None:
+        """The same for one that may come again and again."""
+        self._progress.recurring_note(text)
 
     # ---- when to do what
     # --------------------------------------------------------------------------------------------------
