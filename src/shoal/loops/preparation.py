@@ -26,7 +26,7 @@ from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, cre
 from shoal.replay.counters import WORDS, Counters
 from shoal.replay.ledger import RUN
 from shoal.replay.reserve import PAGE, reserved_bytes
-from shoal.replay.shard import create_stub
+from shoal.replay.shard_files import create_stub
 from shoal.types import CUT, EnvSpec
 
 _DOCUMENTS = 8 * PAGE

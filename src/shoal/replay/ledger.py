@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.errors import CorruptShard
 from shoal.replay.counters import LARGEST_COUNT, Counters
-from shoal.replay.shard import Header
+from shoal.replay.shard_files import Header
 
 
 class LedgerWord(IntEnum):

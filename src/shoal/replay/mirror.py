@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from shoal.errors import ReplayError
 from shoal.replay.counters import Counters, fence
-from shoal.replay.shard import Header, ShardInfo, ShardReader, check_header, map_columns, read_info, ring_pieces
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import Header, ShardInfo, check_header, map_columns, read_info, ring_pieces
 from shoal.types import CUT, STEP, Array
 
 Bytes = npt.NDArray[np.uint8]

@@ -238,7 +238,7 @@ class _RayFleet:
         site = self._nodes.site(outpost)
         if not self._nodes.is_lost(outpost, silent):
             if silent:
-                self._supervisor.recurring_note(f"node {site.node.name} has not sent anything for {silent:.0f} s")
+                self._supervisor.note(f"node {site.node.name} has not sent anything for {silent:.0f} s", recurs=True)
             return
         self._supervisor.restarted(f"node {site.node.name}", f"silent for {silent:.0f} s" if silent else "it is gone")
         for one in self._all:

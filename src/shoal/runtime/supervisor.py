@@ -94,7 +94,7 @@ class Supervisor:
         if report is None:
             return
         for text in report.notes:
-            (self._progress.recurring_note if report.notes_recur else self.note)(text)
+            self.note(text, recurs=report.notes_recur)
         if logged := report.logged:
             self._logged[role] = logged
         self._count(report)
@@ -157,13 +157,9 @@ class Supervisor:
             )
         self.note(f"{role} died ({why}); started again, restart {self.restarts}.")
 
-    def note(self, text: str) -> None:
-        """Shows a line that stays on the screen."""
-        self._progress.note(text)
-
-    def recurring_note(self, text: str) -> None:
-        """The same for one that may come again and again."""
-        self._progress.recurring_note(text)
+    def note(self, text: str, *, recurs: bool = False) -> None:
+        """Shows a line that stays on the screen. Of lines that recur, the first is shown and the others are counted."""
+        (self._progress.recurring_note if recurs else self._progress.note)(text)
 
     # ---- when to do what
     # --------------------------------------------------------------------------------------------------
