@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from shoal.errors import ShoalError
 from shoal.files import atomic_write
-from shoal.loops.reports import MirrorReport, Report
+from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
@@ -104,6 +104,7 @@ class _RayFleet:
         self._all = [_RoleProcess(*one, number, one[0].outpost(one[1])) for number, one in enumerate(named)]
         self._processes: dict[str, psutil.Process] = {}
         self._pid_words = pid_words(self._plan.paths)
+        self._links: Mapping[int, LinkReport] = {}
         nodes.reserve(self._needs())
         for note in nodes.open(self._plan, folder.path, len(self._all)):
             supervisor.note(note)
@@ -229,6 +230,7 @@ class _RayFleet:
         if isinstance(report, MirrorReport):
             self._supervisor.ray_calls += sum(link.calls for link in report.links.values())
             self._note_places(report)
+            self._links = report.links
             for outpost, link in report.links.items():
                 if link.silent and not self._ledger.stop:
                     self._judge(outpost, link.silent)
@@ -240,12 +242,15 @@ class _RayFleet:
             if silent:
                 self._supervisor.note(f"node {site.node.name} has not sent anything for {silent:.0f} s", recurs=True)
             return
-        self._supervisor.restarted(f"node {site.node.name}", f"silent for {silent:.0f} s" if silent else "it is gone")
+        why = f"silent for {silent:.0f} s" if silent else "it is gone"
+        if outpost in self._links:
+            why += f"; rows that it had not sent are lost, about {self._links[outpost].unsent(silent):,}"
+        lost = f"node {site.node.name}"
         for one in self._all:
             if one.outpost == outpost and one.host is not None:
                 ray.kill(one.host)
                 one.host = one.work = None
-        self._supervisor.note(self._nodes.move(outpost))
+        self._supervisor.restarted(lost, why, self._nodes.move(outpost))
         for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
             self._supervisor.note(note)
         self._note_places()
