@@ -14,6 +14,7 @@ from shoal.cli.clean import clean
 from shoal.cli.compare import compare
 from shoal.cli.evaluate import evaluate
 from shoal.cli.listing import algorithms, config, scenarios
+from shoal.cli.nodes import nodes
 from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
 from shoal.errors import ConfigError, ShoalError, explained
@@ -50,6 +51,7 @@ app.command("algorithms")(algorithms)
 app.command("scenarios")(scenarios)
 app.command("config")(config)
 app.command("clean")(clean)
+app.command("nodes")(nodes)
 
 
 def _version(wanted: bool) -> None:
