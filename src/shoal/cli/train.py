@@ -49,7 +49,9 @@ def train(
     algo: Annotated[
         str | None, typer.Option("--algo", metavar="NAME", help="One of `shoal algorithms`, or module:NAME.")
     ] = None,
-    actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes, or auto: all cores.")] = None,
+    actors: Annotated[
+        str | None, typer.Option("--actors", metavar="N", help="Actor processes, or auto: all cores.")
+    ] = None,
     steps: Steps = None,
     seconds: Seconds = None,
     stop_return: StopReturn = None,
