@@ -230,17 +230,17 @@ def copy_stretches(shard, lane, logical, target, rows, boundary, columns, plan):
                 newest = newest + 1 if newest + 1 < ring else 0
 
 
-@numba.njit(numba.int64(*_KEYS, _INT, _INT, _INTS, _INTS), nogil=True, cache=True)
-def sum_uint32(shard, lane, logical, count, stride, rows, column):  # type: ignore[no-untyped-def]
-    """Sum of a column over every `stride`-th of the first `count` keys; shards without it count as 0."""
+@numba.njit(numba.int64(*_KEYS, _INT, _INT, _INT, _INTS, _INTS), nogil=True, cache=True)
+def sum_uint32(shard, lane, logical, later, count, stride, rows, column):  # type: ignore[no-untyped-def]
+    """Sum of a column, `later` rows after every `stride`-th of the first `count` keys; shards without it count as 0."""
     total = np.int64(0)
     for i in range(0, count, stride):
         s = np.uintp(shard[i])
-        prefetch(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s]))
+        prefetch(column[s] + 4 * (lane[i] * rows[s] + (logical[i] + later) % rows[s]))
     for i in range(0, count, stride):
         s = np.uintp(shard[i])
         if column[s] != 0:
-            total += np.int64(load_uint32(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s])))
+            total += np.int64(load_uint32(column[s] + 4 * (lane[i] * rows[s] + (logical[i] + later) % rows[s])))
     return total
 
 

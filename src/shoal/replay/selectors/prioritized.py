@@ -7,6 +7,8 @@ A new row gets the priority that its actor computed (Ape-X), or the largest so f
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -51,36 +53,34 @@ class Prioritized(Selector):
         if alpha < 0 or epsilon <= 0:
             raise ConfigError(f"alpha must not be negative and epsilon positive; got alpha={alpha}, epsilon={epsilon}.")
         self._alpha, self._epsilon = alpha, epsilon
-        self._starts: list[Starts] = []
-        self._trees: list[SumTree] = []
+        self._shards: list[tuple[Starts, SumTree]] = []
         self._largest = 1.0  # of the leaves, that is after ^alpha
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        self._starts.append(Starts(shard, span))
-        self._trees.append(SumTree(shard.rows, shard.lanes))
+        self._shards.append((Starts(shard, span), SumTree(shard.rows, shard.lanes)))
 
     def refresh(self) -> None:
-        for starts, tree in zip(self._starts, self._trees, strict=True):
+        for starts, tree in self._shards:
             for change in starts.refresh():
                 tree.set_range(change.position * starts.shard.lanes, self._leaves_of(starts, change))
 
     @property
     def size(self) -> int:
-        return sum(starts.count for starts in self._starts)
+        return sum([starts.count for starts, _ in self._shards])
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         keys, points, probabilities = Keys.empty(n), rng.random(n), np.empty(n)
-        roots = [tree.total for tree in self._trees]
-        total, last = sum(roots), max(index for index, root in enumerate(roots) if root > 0.0)
+        roots = [tree.total for _, tree in self._shards]
+        total, last = sum(roots), max([index for index, root in enumerate(roots) if root > 0.0])
         below, start = 0.0, 0
-        for index, (starts, tree, root) in enumerate(zip(self._starts, self._trees, roots, strict=True)):
+        for index, ((starts, tree), root) in enumerate(zip(self._shards, roots, strict=True)):
             # Stratified points ascend, so each shard gets one slice of the batch.
             stop = n if index == last else _draws_below(below + root, points, total / n)
             if start < stop:
-                part = slice(start, stop)
-                keys.shard[part] = index
-                into = (keys.lane[part], keys.logical[part], probabilities[part])
-                tree.draw(points[part], start, total / n, below, total, starts.stop - 1, into)
+                mine: tuple[Any, ...] = (points, keys.lane, keys.logical, probabilities)
+                if len(roots) > 1:  # else all are of shard 0, as the keys say already
+                    keys.shard[start:stop], mine = index, tuple(one[start:stop] for one in mine)
+                tree.draw(mine[0], start, total / n, below, total, starts.stop - 1, mine[1:])
             below, start = below + root, max(start, stop)
         return Selection(keys, probabilities)
 
@@ -89,7 +89,7 @@ class Prioritized(Selector):
         leaves = self._power(priorities)
         self._largest = max(self._largest, float(leaves.max(initial=0.0)))
         dropped = 0
-        for index, (starts, tree) in enumerate(zip(self._starts, self._trees, strict=True)):
+        for index, (starts, tree) in enumerate(self._shards):
             dropped += tree.update(index, keys, leaves, starts.first, starts.stop)
         return dropped
 
