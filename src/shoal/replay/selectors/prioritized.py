@@ -57,12 +57,13 @@ class Prioritized(Selector):
         self._largest = 1.0  # of the leaves, that is after ^alpha
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        self._shards.append((Starts(shard, span), SumTree(shard.rows, shard.lanes)))
+        period = 1 if shard.rows % span.period else span.period
+        self._shards.append((Starts(shard, span), SumTree(shard.rows, shard.lanes, period)))
 
     def refresh(self) -> None:
         for starts, tree in self._shards:
             for change in starts.refresh():
-                tree.set_range(change.position * starts.shard.lanes, self._leaves_of(starts, change))
+                tree.set_rows(change.position, self._leaves_of(starts, change))
 
     @property
     def size(self) -> int:
