@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from shoal.replay.gather import any_below
 from shoal.replay.shard import ShardReader
 from shoal.types import Keys
 
@@ -73,6 +74,6 @@ class ShardTable:
             before: rows read before each, for stacked frames.
         """
         whole = [shard.oldest_beyond(before) for shard in self.shards]
-        if not len(places) or keys.logical.min() >= max(whole):  # nearly always
+        if not len(places) or not any_below(keys.logical, max(whole)):  # nearly always
             return places[:0]
         return places[keys.logical < np.array(whole)[keys.shard]]

@@ -14,11 +14,11 @@ import numpy as np
 
 from shoal.errors import ReplayError
 from shoal.replay.schema import Column, Schema
-from shoal.replay.shard_table import Int64s, ShardTable
 from shoal.types import Array, Keys, Sequence, Transition
 
 if TYPE_CHECKING:
     from shoal.replay.gather import Copier
+    from shoal.replay.shard_table import Int64s, ShardTable
 
 Allocate = Callable[[tuple[int, ...], Any], Array]
 """Makes an output array: numpy's `zeros`, or one in pinned memory."""
@@ -211,6 +211,7 @@ class SequenceView:
         """Steps in one sequence, burn-in included."""
         self._rows = {"obs": steps + 1, "boundary": steps + 1, **dict.fromkeys(_EVERY_STEP, steps)}  # of each column
         self._rows |= {schema[name].name: steps + 1 for name in extras} | {schema[name].name: 1 for name in at_start}
+        self._obs_bytes = (steps + 1) * self._entry("obs")  # of one draw
         self.reads = tuple(self._rows)
         """The columns it reads."""
         self._at_start, self._period, self._priorities = at_start, period, priorities
@@ -234,7 +235,7 @@ class SequenceView:
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
         others = (table.rows, table["boundary"], table.block(self.reads), self._addresses(out))
-        copier.stretches(keys, target, others, len(target) * self._rows["obs"] * self._entry("obs"))
+        copier.stretches(keys, target, others, len(target) * self._obs_bytes)
 
     def narrowed(self, out: Sequence, n: int) -> Sequence:
         extras = {name: one[:n] if name in self._at_start else one[:, :n] for name, one in out.extras.items()}
