@@ -233,7 +233,4 @@ class SumTree:
         """Sets the leaves of the keys in shard `index`; returns how many of them are stale, that is, not within
         first <= logical < stop.
         """
-        shard, lane = np.ascontiguousarray(keys.shard, np.int32), np.ascontiguousarray(keys.lane, np.int32)
-        logical = np.ascontiguousarray(keys.logical, np.int64)
-        ring = (*self._ring, first, stop)
-        return int(_update(self._blocks, self._levels, *ring, index, shard, lane, logical, priorities))
+        return int(_update(self._blocks, self._levels, *self._ring, first, stop, index, *keys, priorities))

@@ -57,6 +57,7 @@ class Prioritized(Selector):
             raise ConfigError(f"alpha must not be negative and epsilon positive; got alpha={alpha}, epsilon={epsilon}.")
         self._alpha, self._epsilon = alpha, epsilon
         self._shards: list[tuple[Starts, SumTree]] = []
+        self._size = 0
         self._largest = 1.0  # of the leaves, that is after ^alpha
 
     def attach(self, shard: ShardReader, span: Span) -> None:
@@ -67,10 +68,11 @@ class Prioritized(Selector):
         for starts, tree in self._shards:
             for change in starts.refresh():
                 tree.set_rows(change.position, self._leaves_of(starts, change))
+                self._size = sum(starts.count for starts, _ in self._shards)
 
     @property
     def size(self) -> int:
-        return sum([starts.count for starts, _ in self._shards])
+        return self._size
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         keys, points, probabilities = Keys.empty(n), rng.random(n), np.empty(n)
