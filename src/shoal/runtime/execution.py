@@ -16,6 +16,7 @@ from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes, prepare
+from shoal.loops.requirements import is_placed_later, require_machine
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.metrics_file import read_metrics, read_whole_lines
@@ -45,6 +46,8 @@ def execute(
     console: Any = None,
     quiet: bool = False,
     wandb: WandbSettings | None = None,
+    progress: Progress | None = None,
+    signals: StopSignals | None = None,
 ) -> Summary:
     """Runs until it ends, in whatever way, and writes `summary.json`.
 
@@ -55,16 +58,18 @@ def execute(
         console: a rich console for progress; the terminal by default.
         quiet: show no progress.
         wandb: also log there.
+        progress: shows it instead of a terminal.
+        signals: that ask it to stop; this process's own by default.
 
     Raises:
         ShoalError: the run failed; the summary says so too.
     """
-    shown = Progress(folder.path.name, console=console, quiet=quiet)
+    shown = progress or Progress(folder.path.name, console=console, quiet=quiet)
     with (
         _in_words(folder),
         folder.lock(),
         contextlib.ExitStack() as held,
-        StopSignals() as signals,
+        signals or StopSignals() as signals,
         shown as progress,
     ):
         if not resume:  # first, so that the folder can be opened whatever happens next
@@ -72,7 +77,9 @@ def execute(
         found_damaged = repair(folder) if resume else []
         plan, lost = _without_lost_registry(plan) if resume else (plan, [])
         settings = plan.settings
-        with _failure_written(folder):
+        with failure_written(folder):
+            if is_placed_later(settings):  # this is the learner's machine: only now can it be asked
+                require_machine(plan)
             replay, why = earlier_replay(folder)
             if replay is not None:
                 held.enter_context(replay)
@@ -139,7 +146,7 @@ def _told(failure: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _failure_written(folder: RunFolder) -> Iterator[None]:
+def failure_written(folder: RunFolder) -> Iterator[None]:
     """Writes a summary for a run that cannot start. A resumed run keeps its earlier one."""
     try:
         yield

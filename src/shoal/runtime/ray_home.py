@@ -1,0 +1,153 @@
+"""Finds or starts a run's home on a Ray cluster: a process on the node of the learner."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.errors import PlacementError, RunInUse, ShoalError
+from shoal.loops.plan import Plan
+from shoal.runtime.home import Home
+from shoal.runtime.placement import Node, choose_home
+from shoal.runtime.ray_cluster import Cluster, cluster
+from shoal.runtime.roster import count_beside
+
+NAMESPACE = "shoal"
+PLACEMENT_SECONDS = 30.0
+START_SECONDS = 60.0
+"""A process there loads torch first, from a cold disk perhaps."""
+_LOOK_SECONDS = 1.0
+
+
+@contextmanager
+def elsewhere(plan: Plan, folder: Path) -> Iterator[tuple[Home, Node] | None]:
+    """A new home for a run, if it is another node than this one; None: it is this node.
+
+    Raises:
+        PlacementError: the cluster cannot be joined, or no node has what is needed.
+        RunInUse: the run is going on.
+    """
+    with cluster(plan.settings.address, 0, lambda text: None) as found:
+        node = _choose(plan, found)
+        if node is None:
+            yield None
+            return
+        place = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options = {"name": name_of(folder), "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 8}
+        try:
+            actor = ray.remote(Home).options(**options, num_cpus=0, scheduling_strategy=place).remote()
+        except ValueError as error:  # the name is taken
+            raise RunInUse(
+                f"The run {folder} is going on. Look on with `shoal attach {folder}`, or stop it first: "
+                f"`shoal stop {folder}`."
+            ) from error
+        home = _Calls(actor, found, f"on node {node.name}")
+        try:
+            home.wait(START_SECONDS)
+            yield cast(Home, home), node
+        except BaseException:
+            home.leave_unless_running()
+            raise
+        home.leave_unless_running()
+
+
+@contextmanager
+def running(address: str | None, folder: Path) -> Iterator[Home | None]:
+    """The home of a run that is going on, or that waits for somebody to take its result; None: there is none."""
+    with cluster(address or "auto", 0, lambda text: None) as found:
+        try:
+            actor = ray.get_actor(name_of(folder), NAMESPACE)
+        except ValueError:
+            yield None
+            return
+        home = _Calls(actor, found, "on another node")
+        yield cast(Home, home)
+        home.leave_unless_running()
+
+
+def name_of(folder: Path) -> str:
+    """The run's name on the cluster. Two folders may have one name."""
+    return f"{folder.name}-{zlib.crc32(str(folder).encode()):08x}"
+
+
+def _choose(plan: Plan, found: Cluster) -> Node | None:
+    """The home, or None for this node: always in a cluster of one. Waits for a node that others use now."""
+    here, deadline = found.node["NodeID"], time.monotonic() + PLACEMENT_SECONDS
+    beside = count_beside(plan.settings)
+    while True:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if len(alive) == 1:
+            return None
+        gpu = plan.needs_gpu or (plan.likes_gpu and any(node["Resources"].get("GPU") for node in alive))
+        free = available_resources_per_node()
+        try:
+            home = choose_home([_node(one, free.get(one["NodeID"], {}), here) for one in alive], beside, gpu=gpu)
+            return None if home.here else home
+        except PlacementError:
+            if time.monotonic() > deadline:
+                raise
+            with suppress(PlacementError):
+                choose_home([_node(one, one["Resources"], here) for one in alive], beside, gpu=gpu)
+                time.sleep(_LOOK_SECONDS)
+                continue
+            raise  # not even when nobody else uses them
+
+
+def _node(node: dict[str, Any], resources: dict[str, float], here: str) -> Node:
+    cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    return Node(node["NodeID"], node["NodeManagerAddress"], cpus, gpus, here=node["NodeID"] == here)
+
+
+class _Calls:
+    """The methods of a home, each as a Ray call that ends when the home does."""
+
+    def __init__(self, actor: Any, found: Cluster, where: str) -> None:
+        self._actor, self._cluster, self._where = actor, found, where
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, name)
+
+    def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return self._result(getattr(self._actor, name).remote(*arguments, **named), float("inf"))
+
+    def wait(self, seconds: float) -> None:
+        """Until the process is there.
+
+        Raises:
+            PlacementError: it is not, in time.
+        """
+        self._result(self._actor.look.remote(0), seconds)
+
+    def leave_unless_running(self) -> None:
+        """Ends the process if the run was never started, or has ended and was looked at."""
+        with suppress(ShoalError):
+            if not self._call("busy"):
+                ray.kill(self._actor)
+
+    def _result(self, reference: Any, seconds: float) -> Any:
+        deadline = time.monotonic() + seconds
+        try:
+            while not ray.wait([reference], timeout=_LOOK_SECONDS)[0]:
+                if died := self._cluster.died():
+                    raise ShoalError(f"Ray's {died} has died here. The run may go on {self._where}: see `ray status`.")
+                if time.monotonic() > deadline:
+                    raise PlacementError(f"No process could be started {self._where} within {seconds:.0f} s.")
+            return ray.get(reference)
+        except RayTaskError as error:
+            raise ShoalError(f"{type(error.cause).__name__} {self._where}: {error.cause}") from error
+        except RayError as error:
+            reason = " ".join(str(error).split())
+            raise ShoalError(
+                f"The process that supervises the run {self._where} has ended: {reason[:500]} Is the same Shoal "
+                "installed there? A run that had begun can be continued with `shoal resume`."
+            ) from error
