@@ -32,7 +32,9 @@ from shoal.runtime.summary import Summary
 
 KEPT_NOTES = 1000
 ALONE_SECONDS = 60.0
-"""How long a home without a run waits for somebody: to start it, or to take its result."""
+"""How long a home without a run waits for somebody: to start it, or to see its end."""
+TAKEN_SECONDS = 3.0
+"""How long it waits for others who look on, after somebody has its result."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Home(Folder):
         self._failure: Failure | None = None
         self._work: threading.Thread | None = None
         self._alone_since = time.monotonic()
-        self._has_copy = False
+        self._unfetched = self._taken = False
         threading.Thread(target=self._leave_when_alone, daemon=True).start()
 
     def sees(self, path: str) -> bool:
@@ -115,7 +117,7 @@ class Home(Folder):
 
     def open(self, path: str, *, shared: bool) -> str:
         """Takes the run's folder, or makes it here: with the same path if possible, else in this machine's `runs`."""
-        self.path, self._has_copy = Path(path), not shared
+        self.path, self._unfetched = Path(path), not shared
         if not shared:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -175,9 +177,13 @@ class Home(Folder):
         notes, after = self._progress.notes_since(first_note)
         return Sight(notes, after, self._progress.snapshot, ended, self._summary, self._failure)
 
-    def busy(self) -> bool:
-        """Whether the run is going on."""
-        return self._work is not None and self._work.is_alive()
+    def take(self) -> None:
+        """Somebody who looks on has seen the end and has the files."""
+        self._taken, self._unfetched = True, False
+
+    def is_over(self) -> bool:
+        """Whether nobody needs this process: the run has ended, or never began, and its files are where they belong."""
+        return (self._work is None or not self._work.is_alive()) and not (self._work and self._unfetched)
 
     def stop(self, *, hurry: bool) -> None:
         """Asks the run to stop cleanly; `hurry`: without waiting for anything."""
@@ -185,11 +191,11 @@ class Home(Folder):
             self._signals.ask()
 
     def _leave_when_alone(self) -> None:
-        """Ends this process when it is of no use: nobody started a run, or it has ended and its folder tells all. A
-        folder that only this machine has waits for somebody to fetch it.
+        """Ends this process when it is of no use, and nobody has looked on for a while. A folder that only this machine
+        has waits for somebody to fetch it.
         """
         while True:
-            time.sleep(1.0)
-            idle = self._work is None or (not self._work.is_alive() and not self._has_copy)
-            if idle and time.monotonic() - self._alone_since > ALONE_SECONDS:
+            time.sleep(0.5)
+            patience = TAKEN_SECONDS if self._taken else ALONE_SECONDS
+            if self.is_over() and time.monotonic() - self._alone_since > patience:
                 os._exit(0)

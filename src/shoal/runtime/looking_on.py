@@ -101,25 +101,31 @@ def look_on(
                 fetched = time.monotonic()
             time.sleep(POLL_SECONDS)
         progress.stop()
-        bring(bulky=True)
+        if bring(bulky=True):
+            home.take()
     if sight.failure is not None:
         raise sight.failure.error()
     return sight.summary
 
 
 @contextlib.contextmanager
-def _copier(home: Home, folder: RunFolder, shared: bool) -> Iterator[Callable[..., None]]:
-    """Brings the run's files here. Only one process does so, the one that has the folder's lock."""
+def _copier(home: Home, folder: RunFolder, shared: bool) -> Iterator[Callable[..., bool]]:
+    """Brings the run's files here, and says whether they are here now. Only one process does so: it has the lock."""
+
+    def bring(*, bulky: bool) -> bool:
+        fetch(home, Folder(folder.path), bulky=bulky)
+        return True
+
     if shared:
-        yield lambda *, bulky: None
+        yield lambda *, bulky: True
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(folder.lock())
-        except RunInUse:  # another terminal looks on, too
-            yield lambda *, bulky: None
-            return
-        yield lambda *, bulky: fetch(home, Folder(folder.path), bulky=bulky)
+    try:
+        lock = folder.lock()
+    except RunInUse:  # another terminal looks on, too
+        yield lambda *, bulky: False
+        return
+    with lock:
+        yield bring
 
 
 def _asked(ask: Ask, signals: StopSignals) -> Answer:

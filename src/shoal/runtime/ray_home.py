@@ -38,27 +38,21 @@ def elsewhere(plan: Plan, folder: Path) -> Iterator[tuple[Home, Node] | None]:
         RunInUse: the run is going on.
     """
     with cluster(plan.settings.address, 0, lambda text: None) as found:
+        _require_free_name(folder, found)
         node = _choose(plan, found)
         if node is None:
             yield None
             return
         place = NodeAffinitySchedulingStrategy(node.id, soft=False)
         options = {"name": name_of(folder), "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 8}
-        try:
-            actor = ray.remote(Home).options(**options, num_cpus=0, scheduling_strategy=place).remote()
-        except ValueError as error:  # the name is taken
-            raise RunInUse(
-                f"The run {folder} is going on. Look on with `shoal attach {folder}`, or stop it first: "
-                f"`shoal stop {folder}`."
-            ) from error
+        actor: Any = ray.remote(Home).options(**options, num_cpus=0, scheduling_strategy=place).remote()
         home = _Calls(actor, found, f"on node {node.name}")
         try:
             home.wait(START_SECONDS)
-            yield cast(Home, home), node
         except BaseException:
-            home.leave_unless_running()
+            ray.kill(actor)
             raise
-        home.leave_unless_running()
+        yield cast(Home, home), node
 
 
 @contextmanager
@@ -70,9 +64,23 @@ def running(address: str | None, folder: Path) -> Iterator[Home | None]:
         except ValueError:
             yield None
             return
-        home = _Calls(actor, found, "on another node")
-        yield cast(Home, home)
-        home.leave_unless_running()
+        yield cast(Home, _Calls(actor, found, "on another node"))
+
+
+def _require_free_name(folder: Path, found: Cluster) -> None:
+    """Ends what is left of an earlier execution of the run; refuses one that is going on."""
+    with suppress(ValueError):  # there is none
+        actor = ray.get_actor(name_of(folder), NAMESPACE)
+        over = True
+        with suppress(ShoalError):  # it leaves just now
+            over = cast(Home, _Calls(actor, found, "on another node")).is_over()
+        if not over:
+            raise RunInUse(
+                f"The run {folder} goes on on another node, or its files wait there. Look on, or fetch them, "
+                f"with `shoal attach {folder}`; `shoal stop {folder}` stops it."
+            )
+        ray.kill(actor)
+        time.sleep(_LOOK_SECONDS)  # until the name is free
 
 
 def name_of(folder: Path) -> str:
@@ -127,12 +135,6 @@ class _Calls:
             PlacementError: it is not, in time.
         """
         self._result(self._actor.look.remote(0), seconds)
-
-    def leave_unless_running(self) -> None:
-        """Ends the process if the run was never started, or has ended and was looked at."""
-        with suppress(ShoalError):
-            if not self._call("busy"):
-                ray.kill(self._actor)
 
     def _result(self, reference: Any, seconds: float) -> Any:
         deadline = time.monotonic() + seconds
