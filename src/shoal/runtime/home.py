@@ -100,7 +100,10 @@ class ProgressRecord(Progress):
 class Home(Folder):
     """One run, in this process; its folder can be copied from and to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own_process: bool = False) -> None:
+        """Args:
+        own_process: whether this process is for the run alone, and ends when nobody needs it.
+        """
         super().__init__(Path())
         self._progress, self._signals = ProgressRecord(), StopSignals()
         self._summary: Summary | None = None
@@ -108,7 +111,8 @@ class Home(Folder):
         self._work: threading.Thread | None = None
         self._alone_since = time.monotonic()
         self._unfetched = self._taken = False
-        threading.Thread(target=self._leave_when_alone, daemon=True).start()
+        if own_process:
+            threading.Thread(target=self._leave_when_alone, daemon=True).start()
 
     def sees(self, path: str) -> bool:
         """Whether a file is here, too: then its folder is shared storage."""
