@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
+from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, RunInUse, ShoalError, explained
 from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint
@@ -151,7 +151,7 @@ def failure_written(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as failure:
-        if not folder.summary_json.exists():
+        if not folder.summary_json.exists() and not isinstance(failure, RunInUse):  # its summary is its owner's to write
             folder.write_summary(Summary.not_begun(_told(failure)))
         raise
 
