@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import ray
-from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -20,10 +20,10 @@ from shoal.loops.plan import Plan
 from shoal.runtime.home import Home
 from shoal.runtime.placement import Node, choose_home
 from shoal.runtime.ray_cluster import Cluster, cluster
+from shoal.runtime.ray_nodes import PLACEMENT_SECONDS, alive_nodes
 from shoal.runtime.roster import count_beside
 
 NAMESPACE = "shoal"
-PLACEMENT_SECONDS = 30.0
 START_SECONDS = 60.0
 """A process there loads torch first, from a cold disk perhaps."""
 _LOOK_SECONDS = 1.0
@@ -91,29 +91,29 @@ def name_of(folder: Path) -> str:
 def _choose(plan: Plan, found: Cluster) -> Node | None:
     """The home, or None for this node: always in a cluster of one. Waits for a node that others use now."""
     here, deadline = found.node["NodeID"], time.monotonic() + PLACEMENT_SECONDS
-    beside = count_beside(plan.settings)
     while True:
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        if len(alive) == 1:
+        free, all_of = alive_nodes(here), {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+        total = [
+            replace(node, cpus=all_of[node.id].get("CPU", 0.0), gpus=all_of[node.id].get("GPU", 0.0)) for node in free
+        ]
+        if len(free) == 1:
             return None
-        gpu = plan.needs_gpu or (plan.likes_gpu and any(node["Resources"].get("GPU") for node in alive))
-        free = available_resources_per_node()
+        gpu = plan.needs_gpu or (plan.likes_gpu and any(node.gpus for node in total))
+        choose = partial(choose_home, roles=count_beside(plan.settings), gpu=gpu)
         try:
-            home = choose_home([_node(one, free.get(one["NodeID"], {}), here) for one in alive], beside, gpu=gpu)
+            home = choose(free)
             return None if home.here else home
         except PlacementError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or not _fits(choose, total):
                 raise
-            with suppress(PlacementError):
-                choose_home([_node(one, one["Resources"], here) for one in alive], beside, gpu=gpu)
-                time.sleep(_LOOK_SECONDS)
-                continue
-            raise  # not even when nobody else uses them
+            time.sleep(_LOOK_SECONDS)
 
 
-def _node(node: dict[str, Any], resources: dict[str, float], here: str) -> Node:
-    cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
-    return Node(node["NodeID"], node["NodeManagerAddress"], cpus, gpus, here=node["NodeID"] == here)
+def _fits(choose: Callable[[Sequence[Node]], Node], nodes: Sequence[Node]) -> bool:
+    try:
+        return bool(choose(nodes))
+    except PlacementError:
+        return False
 
 
 class _Calls:
