@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from shoal.cli.attach import attach, stop
 from shoal.cli.clean import clean
 from shoal.cli.compare import compare
 from shoal.cli.evaluate import evaluate
@@ -44,6 +45,8 @@ First steps:
 )
 app.command("train")(train)
 app.command("resume")(resume)
+app.command("attach")(attach)
+app.command("stop")(stop)
 app.command("eval")(evaluate)
 app.command("share", cls=ShareCommand)(share)
 app.command("compare")(compare)
