@@ -151,8 +151,9 @@ def _connect(address: str) -> None:
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         reason = str(error).strip().splitlines()[0]
         raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
-            "Leave --address out to train on this machine alone."
+            f"Cannot join the Ray cluster at {address!r}: {reason.rstrip('.')}. Is it running (`ray status`)? If it "
+            "has a token: is it on this machine, and RAY_AUTH_MODE=token set? Leave --address out to train on this "
+            "machine alone."
         ) from error
 
 
