@@ -106,5 +106,5 @@ def test_auto_takes_every_core_that_the_other_roles_leave(monkeypatch: pytest.Mo
     assert settings.reasons[-1] == "actors = 6: all of this machine with 9 cores, less 3 for the other roles."
     monkeypatch.setattr("shoal.config.environment.usable_cores", lambda: 1)
     assert load_target("CartPole-v1", ["actors=auto"]).actors == 1
-    with pytest.raises(ConfigError, match="actors = .*all"):
+    with pytest.raises(ConfigError, match=r"actors = .*all"):
         load_target("CartPole-v1", ["actors=all"])
