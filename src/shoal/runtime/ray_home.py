@@ -148,8 +148,13 @@ class _Calls:
         except RayTaskError as error:
             raise ShoalError(f"{type(error.cause).__name__} {self._where}: {error.cause}") from error
         except RayError as error:
-            reason = " ".join(str(error).split())
+            lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
+            reason = (
+                " ".join(dict.fromkeys((lines[0], lines[-1].partition(" Some common")[0][:300])))
+                if lines
+                else type(error).__name__
+            )
             raise ShoalError(
-                f"The process that supervises the run {self._where} has ended: {reason[:500]} Is the same Shoal "
+                f"The process that supervises the run {self._where} has ended: {reason} Is the same Shoal "
                 "installed there? A run that had begun can be continued with `shoal resume`."
             ) from error

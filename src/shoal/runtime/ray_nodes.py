@@ -93,7 +93,8 @@ class Nodes:
         home = next(node for node in nodes if node.here)
         beside = plan.settings.learners + 1
         choose_home([home], beside, gpu=False)
-        placed = place_actors(nodes, home, beside, len(left))
+        served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
+        placed = place_actors(nodes, home, beside + served, len(left))
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
