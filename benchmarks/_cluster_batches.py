@@ -137,7 +137,10 @@ def busy_learner(rig: Rig, rate: str | None, seconds: float) -> tuple[float, flo
 def link_rows(rig: Rig, seconds: float) -> list[Row]:
     """A learner of Ape-X's speed, whose rows come over a limited link."""
     rows = []
-    for rate, bar in (("1gbit", "busy >= 90 %, or the verdict names the links"), ("400mbit", "verdict names the links")):
+    for rate, bar in (
+        ("1gbit", "busy >= 90 %, or the verdict names the links"),
+        ("400mbit", "verdict names the links"),
+    ):
         busy, steps, verdict = busy_learner(rig, rate, seconds)
         say(f"  {rate}: busy {100 * busy:.0f} %, {steps:,.0f} steps/s, {verdict}")
         names = verdict.startswith("links")
@@ -239,5 +242,3 @@ def cpu_per_mb(flows: list[Any]) -> dict[str, float]:
     """Milliseconds of a core per MB, by process: the median."""
     names = flows[0].cpu
     return {name: statistics.median(1000 * flow.cpu[name] / flow.mb_per_second for flow in flows) for name in names}
-
-

@@ -32,14 +32,21 @@ def call_rows(actors: tuple[int, ...], seconds: float) -> list[Row]:
             calls = 1000 * told["ray_calls"] / max(1, told["env_steps"])
             speed = told["steps_per_second"]
             say(f"  {scenario}, {count} actors: {calls:.2f} calls per 1,000 steps, {speed:,.0f} steps/s")
-            rows.append(bounded(f"Ray calls per 1,000 steps: {scenario}, {count} actors on an outpost", calls, at_most=5))
+            rows.append(
+                bounded(f"Ray calls per 1,000 steps: {scenario}, {count} actors on an outpost", calls, at_most=5)
+            )
             rows[-1].others |= {"steps": told["env_steps"], "steps/s": speed, "Ray calls": told["ray_calls"]}
     return rows
 
 
 def _train(lab: Any, scenario: str, actors: int, seconds: float) -> dict[str, Any]:
     out = lab.folder / "runs"
-    given = ["stop.mean_return=null", "stop.steps=null", "evaluation.every_steps=1_000_000_000", "evaluation.episodes=1"]
+    given = [
+        "stop.mean_return=null",
+        "stop.steps=null",
+        "evaluation.every_steps=1_000_000_000",
+        "evaluation.episodes=1",
+    ]
     command = [sys.executable, "-m", "shoal", "train", scenario, "--address", lab.address, "--out", str(out)]
     command += ["--actors", str(actors), "--seconds", str(seconds), *given]
     done = lab.nodes[0].run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
