@@ -30,6 +30,8 @@ sys.path.insert(0, str(ROOT))
 ACTORS, LANES, STEPS = 4, 16, 50_000
 CHUNK = 8
 """Rows of all lanes that a writer adds at a time; paced ones add one."""
+PLAYED = 128
+"""Rows that differ; longer than what a codec looks back."""
 AHEAD = 24 * 2**20
 """Bytes that writers at full speed are ahead of the mirrors at most: no row is lost."""
 RECEIVE = """
@@ -56,29 +58,29 @@ print(sent / 1e6 / (time.perf_counter() - start))
 """
 
 
-def pong_frames(count: int) -> Any:
-    """Frames [count, 84, 84] of random play, as an actor writes them."""
+def pong_frames() -> Any:
+    """Frames [PLAYED, LANES, 84, 84] of random play, as an actor writes them."""
     from _cluster_home import make_rows_plan
 
     from shoal.envs import make_env
 
-    settings, rng, frames = make_rows_plan(1, 8, 4096, []).settings, np.random.default_rng(0), []
-    env = make_env(settings.env, 8, 1)
+    settings, rng, frames = make_rows_plan(1, LANES, 4096, []).settings, np.random.default_rng(0), []
+    env = make_env(settings.env, LANES, 1)
     env.reset()
-    for _ in range(60 + count // 8):  # the first second of a game shows little
-        frames.append(env.step(rng.integers(0, 6, 8)).obs[:, -1].copy())
+    for _ in range(60 + PLAYED):  # the first second of a game shows little
+        frames.append(env.step(rng.integers(0, 6, LANES)).obs[:, -1].copy())
     env.close()
-    return np.concatenate(frames)[-count:]
+    return np.stack(frames[-PLAYED:])
 
 
-def columns(frames: Any, rows: int, lanes: int) -> dict[str, Any]:
+def columns(frames: Any) -> dict[str, Any]:
     """A chunk of a shard, [rows, lanes, ...]."""
-    rng, shape = np.random.default_rng(0), (rows, lanes)
+    rng, shape = np.random.default_rng(0), frames.shape[:2]
     terminated = rng.random(shape) < 0.005
     boundary = np.zeros(shape, np.uint8)
     boundary[1:] = terminated[:-1]
     return {
-        "obs": frames[: rows * lanes].reshape(*shape, *frames.shape[1:]),
+        "obs": frames,
         "action": rng.integers(0, 6, shape),
         "reward": rng.random(shape, dtype=np.float32),
         "terminated": terminated,
@@ -94,17 +96,19 @@ def _write(shards: Sequence[Path], mirrors: Sequence[Path], frames: Any, go: Any
     from shoal.replay import ShardReader, ShardWriter
 
     writers, seen = [ShardWriter(path) for path in shards], [ShardReader(path) for path in mirrors]
-    chunk, lanes = columns(frames, CHUNK, LANES), writers[0].info.lanes
-    single = {name: column[:1] for name, column in chunk.items()}
+    played, lanes, at = columns(frames), writers[0].info.lanes, 0
     room = AHEAD // (len(writers) * writers[0].info.schema.bytes_per_step * lanes)
     due = time.perf_counter()
     while go.value != 2:
         rate, now, wrote = pace.value, time.perf_counter(), False
         if go.value == 1 and (not rate or now >= due):
+            size = 1 if rate else CHUNK
+            chunk = {name: column[at : at + size] for name, column in played.items()}
             for writer, mirror in zip(writers, seen or [None] * len(writers), strict=True):
                 if rate or mirror is None or writer.head - mirror.head < room:
-                    writer.append_chunk(single if rate else chunk)
+                    writer.append_chunk(chunk)
                     wrote = True
+            at = (at + size) % PLAYED if (at + size) % PLAYED <= PLAYED - CHUNK else 0
             due = max(due, now - 0.1) + len(writers) * lanes / (rate or 1e9)
         if not wrote:
             time.sleep(0.0005)
@@ -187,9 +191,21 @@ class Rig:
             self.folder = self.home.files / Path(told["home"]).name
             threading.Thread(target=self._listen, daemon=True).start()
             self.writers = Writers(self.shards, self.mirrors, frames)
+            self._wait_for_courier()
         except BaseException:
             self.lab.close()
             raise
+
+    def _wait_for_courier(self) -> None:
+        from shoal.replay import ShardReader
+
+        mirror, deadline = ShardReader(self.mirrors[0]), time.monotonic() + 60
+        with self.writers.writing():
+            while not mirror.head:
+                if time.monotonic() > deadline:
+                    raise RuntimeError("No row was mirrored within 60 s.")
+                time.sleep(0.05)
+            time.sleep(2.0)  # every page is touched once
 
     def _shards(self, node: Any, path: str) -> list[Path]:
         folder = node.files / Path(path).relative_to(node.shared_memory)

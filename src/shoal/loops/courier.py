@@ -30,6 +30,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard, Weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardReader
+from shoal.replay.compression import Codec, compress, decompress, require_codec
 from shoal.replay.counters import Counters
 from shoal.replay.mirror import Bytes, Chunk, MirrorWriter, RowTaker
 
@@ -91,6 +92,8 @@ class LinkStart(NamedTuple):
     """Whether actors wait for an answer to what they wrote: a queue, a barrier, gradients."""
     for_all: bool
     """Whether the answer comes only when all actors have written: a barrier."""
+    codec: Codec
+    """Of the rows on the way."""
 
 
 class Parcel(NamedTuple):
@@ -99,7 +102,9 @@ class Parcel(NamedTuple):
     chunks: dict[int, Chunk]
     """New rows by actor."""
     data: Bytes
-    """Their columns, one chunk after the other."""
+    """Their columns, one chunk after the other; compressed."""
+    nbytes: int
+    """Of the data before."""
     pushes: tuple[SentPush, ...]
     behind: int
     """Rows that did not fit."""
@@ -142,7 +147,8 @@ class NodeFolder:
         lanes = next(iter(self._takers.values())).reader.lanes
         self._fits = max(1, len(self._buffer) // row)
         self._full = max(1, min(PARCEL_STEPS // lanes, self._fits))
-        self._hurries, self._for_all = start.hurries, start.for_all
+        self._hurries, self._for_all, self._codec = start.hurries, start.for_all, start.codec
+        require_codec(self._codec)
 
     @property
     def version(self) -> int:
@@ -215,7 +221,8 @@ class NodeFolder:
         waits = [bool(taker.reader.header[Header.WAITS]) for taker in takers]
         idle = obeyed if all(waits) and not any(taker.behind for taker in takers) else 0
         lost = sum(taker.lost for taker in takers)
-        return Parcel(chunks, self._buffer[:used], tuple(pushes), behind, lost, any(waits), idle, closed, self.version)
+        data, told = compress(self._buffer[:used], self._codec), (any(waits), idle, closed, self.version)
+        return Parcel(chunks, data, used, tuple(pushes), behind, lost, *told)
 
 
 class HomeFolder:
@@ -235,6 +242,8 @@ class HomeFolder:
         ratio, parcels = plan.settings.replay.samples_per_insert or 0.0, 2 * len(plan.outposts)
         self._on_the_way = ratio * parcels * PARCEL_STEPS
         self.hurries = plan.queue_rows is not None or plan.pushes is not None
+        self._codec: Codec = plan.settings.replay.compress if plan.spec.sees_images else "none"
+        require_codec(self._codec)
         rollout = plan.settings.replay.rollout
         self._for_all = rollout is not None and rollout.share == 1.0
         self._queue_steps = 0 if rollout else (plan.queue_rows or 0) * plan.settings.env.lanes
@@ -245,13 +254,13 @@ class HomeFolder:
             self._mirrors[actor] = MirrorWriter(self._plan.shards[actor])
         pushes = {actor: self._boards[actor].pushed for actor in actors} if self._boards else {}
         positions = {actor: self._mirrors[actor].head for actor in actors}
-        return LinkStart(len(self._headers), positions, pushes, self.hurries, self._for_all)
+        return LinkStart(len(self._headers), positions, pushes, self.hurries, self._for_all, self._codec)
 
     def take(self, parcel: Parcel) -> None:
         """Appends new rows to their mirrors, and puts gradients on their boards."""
-        begin = 0
+        begin, data = 0, decompress(parcel.data, self._codec, parcel.nbytes)
         for actor, chunk in parcel.chunks.items():
-            begin += self._mirrors[actor].append(chunk, parcel.data[begin:])
+            begin += self._mirrors[actor].append(chunk, data[begin:])
         for push in parcel.pushes:
             self._boards[push.actor].push(push.vector, push.rows, push.version, push.number)
 
