@@ -31,6 +31,10 @@ from shoal.runtime.ray_mirrors import Place
 PLACEMENT_SECONDS = 30.0
 TASK_SECONDS = 60.0
 """For a task on another node, whose process may have to import torch first."""
+MOVE_SECONDS = 20.0
+"""For the same, while the run waits for it."""
+LOST_SECONDS = 10.0
+"""A node that cannot be reached for so long is lost; a link may be mended before."""
 
 
 @dataclass
@@ -181,21 +185,22 @@ class Nodes:
 
     # ---- folders
 
-    def open(self, plan: Plan, folder: Path, roles: int, outposts: Sequence[int] | None = None) -> list[str]:
-        """Makes the folders of outposts, of all by default; returns notes.
+    def open(self, plan: Plan, folder: Path, roles: int, outpost: int | None = None) -> list[str]:
+        """Makes the folders of the outposts, or of one that has moved; returns notes.
 
         Raises:
             PlacementError: a node does not answer.
             ShoalError: its folder cannot be made.
         """
         asked = {}
-        for number in range(len(self.outposts)) if outposts is None else outposts:
+        for number in range(len(self.outposts)) if outpost is None else [outpost]:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
             given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
             asked[_on(site.node.id, _open_outpost).remote(*given)] = site
         notes = []
-        for reference, (path, told) in _answers(asked, "made the folder of its actors").items():
+        seconds = TASK_SECONDS if outpost is None else MOVE_SECONDS
+        for reference, (path, told) in _answers(asked, "made the folder of its actors", seconds).items():
             asked[reference].path = path
             notes += told
         return notes
@@ -236,7 +241,7 @@ class Nodes:
         if node is None or not node["Alive"]:
             return True
         sign = listens((node["NodeManagerAddress"], node["NodeManagerPort"]))
-        return sign is False or (sign is None and silent > 0)
+        return sign is False or (sign is None and silent > LOST_SECONDS)
 
     def move(self, outpost: int) -> str:
         """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
@@ -308,9 +313,9 @@ def _ask_nodes(nodes: Sequence[Node], mark: str, requested: Path | None) -> list
     return found
 
 
-def _answers(asked: Mapping[Any, Site], done: str) -> dict[Any, Any]:
-    """The results of tasks on sites' nodes, which should have `done` something."""
-    deadline, answers = time.monotonic() + TASK_SECONDS, {}
+def _answers(asked: Mapping[Any, Site], done: str, seconds: float) -> dict[Any, Any]:
+    """The results of tasks on sites' nodes, which should have `done` something within so many seconds."""
+    deadline, answers = time.monotonic() + seconds, {}
     for reference, site in asked.items():
         try:
             answers[reference] = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
@@ -318,5 +323,5 @@ def _answers(asked: Mapping[Any, Site], done: str) -> dict[Any, Any]:
             cause = error.cause if isinstance(error.cause, ShoalError) else ShoalError(repr(error.cause))
             raise type(cause)(f"On node {site.node.name}: {cause}") from error
         except RayError as error:
-            raise PlacementError(f"Node {site.node.name} has not {done} within {TASK_SECONDS:.0f} s.") from error
+            raise PlacementError(f"Node {site.node.name} has not {done} within {seconds:.0f} s.") from error
     return answers

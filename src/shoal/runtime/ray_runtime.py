@@ -18,7 +18,7 @@ import psutil
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from shoal.errors import ShoalError
+from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
 from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
@@ -251,7 +251,15 @@ class _RayFleet:
                 ray.kill(one.host)
                 one.host = one.work = None
         self._supervisor.restarted(lost, why, self._nodes.move(outpost))
-        for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
+        while not self._ledger.stop:
+            try:
+                notes = self._nodes.open(self._plan, self._folder.path, len(self._all), outpost)
+                break
+            except PlacementError as error:  # this node is lost, too
+                self._supervisor.restarted(f"node {site.node.name}", str(error), self._nodes.move(outpost))
+        else:
+            return  # a resumed run makes its folder
+        for note in notes:
             self._supervisor.note(note)
         self._note_places()
 
