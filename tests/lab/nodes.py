@@ -99,7 +99,8 @@ class Node:
         In the light form `ray.init` connects through the head's node, as Ray does when one machine has several.
         """
         options: dict[str, Any] = {"start_new_session": True, **popen}
-        process = subprocess.Popen(self._inside(argv), env={**self.env, **(env or {})}, **options)
+        inside = self._inside(argv, str(options.get("cwd") or os.getcwd()))
+        process = subprocess.Popen(inside, env={**self.env, **(env or {})}, **options)
         self._commands.append(process)
         return process
 
@@ -154,8 +155,8 @@ class Node:
         """The command line that makes the node's surroundings and runs the keeper in them."""
         return list(argv)
 
-    def _inside(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs a command in the node's surroundings."""
+    def _inside(self, argv: Sequence[str], cwd: str) -> list[str]:
+        """The command line that runs a command in the node's surroundings, from this folder."""
         return list(argv)
 
     def _expect(self, word: str) -> None:
