@@ -79,7 +79,7 @@ def execute(
             if settings.runtime == "ray" and settings.address:
                 from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
 
-                nodes = held.enter_context(join_nodes(plan, mark, progress.note))
+                nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
                 plan = nodes.plan
             replay, why = earlier_replay(folder)
             if replay is not None:

@@ -86,3 +86,14 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
         room[chosen] -= 1
         places.append(chosen)
     return places
+
+
+def crowd_actors(nodes: Sequence[Node], home: Node, actors: int) -> list[Node]:
+    """The node of each actor where cores are too few: a resumed run cannot have fewer actors."""
+    others = sorted((node for node in nodes if node != home), key=lambda node: -node.cpus) or [home]
+    return [others[actor % len(others)] for actor in range(actors)]
+
+
+def share_of_core(free: float, roles: float) -> float:
+    """Of a core for each of so many roles, in hundredths; at most a whole one."""
+    return min(1.0, int(100 * free / max(1.0, roles)) / 100)

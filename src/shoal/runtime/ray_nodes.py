@@ -18,12 +18,13 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from shoal.errors import PlacementError, ShoalError
+from shoal.files import read_object
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, where_it_stopped
 from shoal.loops.reports import MirrorReport
 from shoal.loops.run_paths import RunPaths
-from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outpost, open_outpost
-from shoal.runtime.placement import Node, choose_home, choose_refuge, place_actors
+from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outposts, open_outpost
+from shoal.runtime.placement import Node, choose_home, choose_refuge, crowd_actors, place_actors, share_of_core
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
 from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.ray_mirrors import Place
@@ -33,6 +34,7 @@ TASK_SECONDS = 60.0
 """For a task on another node, whose process may have to import torch first."""
 MOVE_SECONDS = 20.0
 """For the same, while the run waits for it."""
+LOOK_SECONDS = 0.5
 LOST_SECONDS = 10.0
 """A node that cannot be reached for so long is lost; a link may be mended before."""
 
@@ -64,44 +66,73 @@ class RoleProcess(Protocol):
 class Nodes:
     """Home, which is this node, and the outposts."""
 
-    def __init__(self, found: Cluster, plan: Plan, mark: str | None = None) -> None:
+    def __init__(self, found: Cluster, plan: Plan, run: Path | None = None, mark: str | None = None) -> None:
         """Args:
         found: the Ray to use.
         plan: the run's plan; without an address everything is at home.
+        run: the run's folder.
         mark: of the run's replay, if it has had one: then its outposts are looked for.
         """
         self.cluster = found
         self.home = Site(_node(found.node, found.node["Resources"], here=True))
         self.outposts: list[Site] = []
-        self._mark = mark or ""
+        self.crowded = False
+        """Whether roles share cores: a resumed run found too few."""
+        self._mark, self._run, self._requested = mark or "", run or Path(), plan.settings.replay.path
         if plan.settings.address:
-            self._spread(plan, mark)
+            self._spread(plan)
         self.plan = replace(plan, outposts=tuple(site.actors for site in self.outposts))
 
-    def _spread(self, plan: Plan, mark: str | None) -> None:
-        """Decides where actors are: where their shards are, or else by free cores."""
+    def _spread(self, plan: Plan) -> None:
+        """Decides where actors are: where their shards are, or else by free cores.
+
+        A resumed run waits for cores: Ray frees those of an execution whose node was lost only when it notices. If they
+        stay too few, roles share them.
+        """
+        deadline = time.monotonic() + (PLACEMENT_SECONDS if self._mark else 0.0)
+        given = (self._mark, self._run, self._requested)
         nodes = alive_nodes(self.cluster.node["NodeID"])
-        if len(nodes) == 1:
+        if len(nodes) == 1 and not self._mark:
             return
-        self.home.node = next(node for node in nodes if node.here)
-        left = set(range(plan.settings.actors))
-        found = _ask_nodes(nodes, mark, plan.settings.replay.path) if mark else []
+        asked = _ask_nodes(nodes, find_outposts, *given) if self._mark else []
+        found = [(node.id, one) for node, ones in asked for one in ones if not self._is_copy_of(one.run)]
+        while True:
+            try:
+                self._place(plan, found)
+                return
+            except PlacementError:
+                self.crowded = bool(self._mark) and time.monotonic() > deadline
+                if not self._mark:
+                    raise
+            time.sleep(LOOK_SECONDS)
+
+    def _place(self, plan: Plan, found: Sequence[tuple[str, FoundOutpost]]) -> None:
+        nodes, left = alive_nodes(self.cluster.node["NodeID"]), set(range(plan.settings.actors))
+        by_id = {node.id: node for node in nodes}
+        self.home.node, self.outposts = by_id[self.cluster.node["NodeID"]], []
         room = {node.id: node.cpus for node in nodes}
-        for node, one in sorted(found, key=lambda pair: -pair[1].created):
+        for name, one in sorted(found, key=lambda pair: -pair[1].created):
             actors = tuple(sorted(one.starts))
-            if left.issuperset(actors):
+            if left.issuperset(actors) and name in by_id:
                 left -= set(actors)
-                room[node.id] = max(0.0, room[node.id] - len(actors))
-                self.outposts.append(Site(node, actors, one, one.path))
-        nodes = [replace(node, cpus=room[node.id]) for node in nodes]
-        home = next(node for node in nodes if node.here)
-        beside = plan.settings.learners + 1
-        choose_home([home], beside, gpu=False)
-        placed = place_actors(nodes, home, beside, len(left))
+                room[name] -= len(actors)
+                self.outposts.append(Site(by_id[name], actors, one, one.path))
+        free = [replace(node, cpus=room[node.id]) for node in nodes]
+        home, beside = next(node for node in free if node.here), plan.settings.learners + 1
+        if self.crowded:
+            placed = crowd_actors(free, home, len(left))
+        else:
+            fits = all(node.cpus >= 0 for node in free)
+            choose_home([home] if fits else [], beside, gpu=False)
+            placed = place_actors(free, home, beside, len(left))
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
                 self.outposts.append(Site(node, actors))
+
+    def _is_copy_of(self, run: Path) -> bool:
+        """Whether this run is a copy of the one that signed an outpost, and not that one, moved."""
+        return run != self._run and read_object(run / "replay.json").get("mark") == self._mark
 
     @property
     def starts(self) -> dict[int, Start]:
@@ -140,6 +171,8 @@ class Nodes:
         Raises:
             PlacementError: a node is too small, or has no room within `PLACEMENT_SECONDS`.
         """
+        if self.crowded:
+            self._share(needs)
         total = self.cluster.node["Resources"]
         wanted = sum(need["CPU"] for need in needs[None])
         if total.get("CPU", 0) < wanted:
@@ -164,6 +197,15 @@ class Nodes:
                 f"{PLACEMENT_SECONDS:.0f} s. They need {cpus:g} CPUs{f' and {gpus:g} GPU' if gpus else ''}; of the "
                 f"node's {site.node.cpus:g} CPUs {free:g} are free. Use fewer actors, or free some."
             )
+
+    def _share(self, needs: Mapping[int | None, list[dict[str, float]]]) -> None:
+        """Lowers what roles reserve to what their nodes have."""
+        for node in {self.site(outpost).node.id: self.site(outpost).node for outpost in needs}.values():
+            there = [need for outpost, each in needs.items() if self.site(outpost).node.id == node.id for need in each]
+            free = available_resources_per_node().get(node.id, {}).get("CPU", 0.0)
+            share = share_of_core(free, sum(need["CPU"] for need in there))
+            for need in there:
+                need["CPU"] *= share
 
     def options(self, outpost: int | None, bundle: int) -> dict[str, Any]:
         """How Ray places the process of a role: the n-th of its site."""
@@ -227,11 +269,10 @@ class Nodes:
         self._mark = mark
 
     def free(self) -> None:
-        """Removes the outposts' folders: the run is complete."""
-        for site in self.outposts:
-            with suppress(RayError, ShoalError):
-                if site.path is not None:
-                    ray.get(_on(site.node.id, free_outpost).remote(site.path, self._mark), timeout=10)
+        """Removes the outposts' folders from all nodes: the run is complete."""
+        with suppress(RayError):
+            if self.outposts:
+                _ask_nodes(alive_nodes(self.home.node.id), free_outposts, self._mark, self._run, self._requested)
 
     # ---- lost nodes
 
@@ -252,7 +293,7 @@ class Nodes:
         nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
         site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
         site.moves += 1
-        share = min(1.0, int(100 * site.node.cpus / max(1, len(site.needs))) / 100)
+        share = share_of_core(site.node.cpus, len(site.needs))
         site.needs = [{"CPU": share} for _ in site.needs]
         site.group = _reserve(site.node, site.needs) if share else None
         where = f"its actors go on on {site.node.name}"
@@ -260,10 +301,10 @@ class Nodes:
 
 
 @contextmanager
-def join_nodes(plan: Plan, mark: str | None, note: Callable[[str], None]) -> Iterator[Nodes]:
+def join_nodes(plan: Plan, run: Path, mark: str | None, note: Callable[[str], None]) -> Iterator[Nodes]:
     """Joins the cluster at the run's address, and decides where its actors are."""
     with cluster(plan.settings.address, 0, note) as found:
-        yield Nodes(found, plan, mark)
+        yield Nodes(found, plan, run, mark)
 
 
 def alive_nodes(here: str) -> list[Node]:
@@ -300,17 +341,17 @@ def _open_outpost(plan: Plan, settings: dict[str, Any], *rest: Any) -> tuple[Pat
     return open_outpost(with_settings(plan, settings), *rest)
 
 
-def _ask_nodes(nodes: Sequence[Node], mark: str, requested: Path | None) -> list[tuple[Node, FoundOutpost]]:
-    """What earlier executions of a run left on all nodes. A node that does not answer in time has nothing to give."""
-    asked = {_on(node.id, find_outposts).remote(mark, requested): node for node in nodes}
+def _ask_nodes(nodes: Sequence[Node], function: Callable[..., Any], *given: Any) -> list[tuple[Node, Any]]:
+    """Calls a function on nodes. One that does not answer in time is left out."""
+    asked = {_on(node.id, function).remote(*given): node for node in nodes}
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TASK_SECONDS)
     for reference in late:
         ray.cancel(reference, force=True)
-    found = []
+    answers = []
     for reference in done:
         with suppress(RayError):
-            found += [(asked[reference], one) for one in ray.get(reference)]
-    return found
+            answers.append((asked[reference], ray.get(reference)))
+    return answers
 
 
 def _answers(asked: Mapping[Any, Site], done: str, seconds: float) -> dict[Any, Any]:

@@ -106,6 +106,8 @@ class _RayFleet:
         self._pid_words = pid_words(self._plan.paths)
         self._links: Mapping[int, LinkReport] = {}
         nodes.reserve(self._needs())
+        if nodes.crowded:
+            supervisor.note("the cluster has too few free cores for this run: roles share them")
         for note in nodes.open(self._plan, folder.path, len(self._all)):
             supervisor.note(note)
         self._note_places()
