@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train test quick attack lint clean FORCE
+.PHONY: help setup train test quick attack cluster lint clean FORCE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +22,7 @@ PYTHONS = $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3)
 USABLE = import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
-SELECTION :=
+SELECTION = -m 'not cluster'
 # mypy runs beside the tests: without its cache it takes half a minute. Its words come last, whole.
 CHECK = $(BIN)/python -m ruff check . || exit 1; \
 	$(BIN)/python -m mypy >$(VENV)/mypy.log 2>&1 & types=$$!; \
@@ -38,7 +38,7 @@ QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  ARGS="..." is passed on by train, test, quick, attack and bench-%; PYTHON=... chooses the interpreter for setup.'
+	@echo '  ARGS="..." is passed on by train, test, quick, attack, cluster and bench-%; PYTHON=... chooses the interpreter for setup.'
 
 setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt (once; minutes)
 
@@ -50,10 +50,13 @@ test: setup  ## the one check: lint, types, tests
 
 quick: setup  ## lint, types, and the quick tests only (about 90 seconds)
 	@$(CHECK)
-quick: SELECTION = -m 'not slow and not stress and not learning and not faults and not attack'
+quick: SELECTION = -m 'not slow and not stress and not learning and not faults and not attack and not cluster'
 
 attack: setup  ## only what attacks and kills real runs (minutes; part of test)
 	@$(PYTEST) -m 'attack or faults' $(ARGS)
+
+cluster: setup  ## only what needs several nodes in namespaces (minutes, as root on Linux; not part of test)
+	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
 
 lint: setup  ## ruff and mypy only
 	@$(BIN)/python -m ruff check .
