@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import NoSpace, ReplayError
 from shoal.replay import create_shard
-from shoal.replay.mirror import Chunk, MirrorWriter, chunk_bytes
+from shoal.replay.mirror import Bytes, Chunk, MirrorWriter, chunk_bytes
 from shoal.replay.shard import Header
 from shoal.replay.storage import available, gib
-from shoal.sharing.offers import Bytes, Offer, Parcel, Wanted
+from shoal.sharing.offers import Offer, Parcel, Wanted
 from shoal.sharing.presence import Presence
 from shoal.sharing.registry import Registry
 from shoal.sharing.shared_buffer import UNREADABLE, SharedBuffer
@@ -113,8 +113,8 @@ class Mirrors:
         registry, original = self._registry, offer.entry
         # The originals' names are unique on their own node only.
         mark = hashlib.sha256(f"{node} {original.buffer_id}".encode()).hexdigest()[:8]
-        made = {"buffer_id": f"{original.run_id[:120]}_{mark}@{node[:8]}", "pid": os.getpid(), "made": time.time()}
-        entry = replace(original, **made, shards=(), origin=f"{node} {original.buffer_id} {offer.generation}")
+        name, origin = f"{original.run_id[:120]}_{mark}@{node[:8]}", f"{node} {original.buffer_id} {offer.generation}"
+        entry = replace(original, buffer_id=name, pid=os.getpid(), shards=(), made=time.time(), origin=origin)
         folder, needed = registry.folder(entry.buffer_id), sum(info.nbytes for info in offer.shards)
         registry.deregister_buffer(entry.buffer_id)  # of a predecessor, or of an earlier generation
         presence = registry.announce(entry)

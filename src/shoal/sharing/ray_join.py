@@ -52,8 +52,8 @@ def join_group(name: str, address: str, node: str | None, sizes: Mapping[str, An
     if not os.access(path / "registry.json", os.R_OK):
         raise ConfigError(
             f"The registry of {name!r} is {path}, which this process cannot read: Ray's node {here[:8]} runs as "
-            "another user, in another container or on another machine. Start Ray here as the user that runs this program, or "
-            "name this machine's node with node=..."
+            "another user, in another container or on another machine. Start Ray here as the user that runs this "
+            "program, or name this machine's node with node=..."
         )
     return path
 
@@ -95,4 +95,4 @@ def _find_node(node: str | None) -> str:
     if len(found) != 1:
         known = ", ".join(f"{one[:8]} ({name})" for one, name in living.items())
         raise ConfigError(f"node = {node!r} is the id or name of {len(found)} living nodes of the cluster: {known}.")
-    return found[0]
+    return str(found[0])
