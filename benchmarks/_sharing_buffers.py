@@ -255,6 +255,6 @@ def memory(rows: int) -> list[Row]:
 
 
 def _bytes_per_row(shard: Path) -> int:
-    from shoal.replay.shard import read_info
+    from shoal.replay.shard_files import read_info
 
     return read_info(shard).schema.bytes_per_step

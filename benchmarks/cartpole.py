@@ -111,7 +111,7 @@ def shoal(seed: int, steps: int | None) -> Outcome:
 def _first_step(process: subprocess.Popen[bytes], run: Path) -> float:
     """The time of the first environment step, read from outside, from the shards' headers."""
     from shoal.replay.counters import Counters
-    from shoal.replay.shard import Header
+    from shoal.replay.shard_files import Header
 
     headers: list[Counters] = []
     while process.poll() is None:

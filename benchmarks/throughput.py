@@ -186,7 +186,7 @@ class System:
 
     @property
     def env_steps(self) -> int:
-        from shoal.replay.shard import Header
+        from shoal.replay.shard_files import Header
 
         return sum(header[Header.STEPS] for header in self._headers)
 

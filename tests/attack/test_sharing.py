@@ -20,7 +20,7 @@ from tests.faults.conftest import Training
 from tests.sharing.conftest import Nursery, _nursery, nursery
 from tests.sharing.runs_process import make, write
 
-from shoal.replay.shard import Header
+from shoal.replay.shard_files import Header
 from shoal.sharing import Registry, create_distributed_registry
 
 pytestmark = pytest.mark.attack

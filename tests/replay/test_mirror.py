@@ -12,9 +12,7 @@ import pytest
 
 from shoal.errors import ReplayError
 from shoal.replay import Header, ShardReader, ShardWriter, create_shard
-from shoal.replay.counters import Counters
 from shoal.replay.mirror import Chunk, MirrorWriter, RowTaker, chunk_bytes
-from shoal.replay.shard import create_stub
 from shoal.types import CUT, STEP
 
 ROWS, LANES = 10, 3
@@ -44,8 +42,8 @@ def test_rows_and_counts_are_the_same(marked: ModuleType, pair: tuple[Path, Path
         writer.append_chunk(marked.block_of(1, LANES, writer.head, size), steps=size * LANES - 1, episodes=1)
         while taker.changed:
             chunk = taker.take(buffer)
-            assert mirror.append(chunk, buffer) == chunk_bytes(copy.info, chunk.count)
-            assert chunk.count <= 4
+            assert mirror.append(chunk, buffer) == chunk_bytes(copy.info, chunk.rows)
+            assert chunk.rows <= 4
         _equal_from(source, copy, max(0, source.head - ROWS))
         assert (copy.steps, copy.header[Header.EPISODES]) == (source.steps, source.header[Header.EPISODES])
     writer.close()
@@ -132,14 +130,13 @@ def test_a_shard_continues_another(marked: ModuleType, shards: Any, tmp_path: Pa
     """After a node is lost: row numbers go on, and nothing before them can be sampled."""
     old = ShardReader(shards.make(marked.info(ROWS, LANES)))
     path = tmp_path / "moved"
-    create_stub(path)
-    seen = Counters(path / "header.bin", writable=False)  # as another actor's ledger has mapped it
     start = {Header.HEAD: 25, Header.CLAIM: 25, Header.STEPS: 70, Header.EPISODES: 4, Header.EPOCH: 3}
     create_shard(path, old.info, start)
     writer = ShardWriter(path)
     assert (writer.head, writer.epoch) == (26, 4)  # with its own cut
     assert (ShardReader(path).columns["boundary"] == CUT).all()
     writer.append_chunk(marked.block_of(1, LANES, 26, 2))
-    assert (seen[Header.HEAD], seen[Header.STEPS]) == (28, 70 + 2 * LANES)
+    moved = ShardReader(path)
+    assert (moved.head, moved.steps) == (28, 70 + 2 * LANES)
     with pytest.raises(ReplayError, match="exists already"):
         create_shard(path, old.info)

@@ -20,8 +20,8 @@ from shoal.runtime import ray_cluster
 def test_a_service_listens_until_its_socket_is_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-        assert ray_cluster._listens(address)
-    assert ray_cluster._listens(address) is False
+        assert ray_cluster.listens(address)
+    assert ray_cluster.listens(address) is False
 
 
 def find_cluster(raylet: socket.socket, gcs_server: socket.socket, own: bool) -> ray_cluster.Cluster:
@@ -47,7 +47,7 @@ def test_a_service_that_cannot_be_reached_for_a_moment_is_not_dead(
 ) -> None:
     monkeypatch.setattr(ray_cluster, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(ray_cluster, "RETURN_SECONDS", 600.0)
-    assert ray_cluster._listens(busy.getsockname()) is None
+    assert ray_cluster.listens(busy.getsockname()) is None
     with socket.create_server(("127.0.0.1", 0)) as gcs_server:
         found = find_cluster(busy, gcs_server, own=True)
         assert found.died(now=True) is None and found.died() is None
@@ -74,7 +74,7 @@ def test_a_lack_of_file_handles_is_not_taken_for_a_dead_service() -> None:
         address = server.getsockname()
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-            assert ray_cluster._listens(address)
+            assert ray_cluster.listens(address)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shoal.replay import Column, Keys, Schema, ShardInfo, ShardReader, ShardWriter, create_shard
-from shoal.replay.shard import Header
+from shoal.replay.shard_files import Header
 from shoal.sharing import Description, Registry, SharedBuffer, create_distributed_registry
 from shoal.sharing.pool import Pool
 from shoal.types import Transition

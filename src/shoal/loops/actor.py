@@ -85,7 +85,7 @@ class Actor:
         began = time.perf_counter()
         deadline = began + seconds if seconds is not None else float("inf")
         taken, waited, ticks, shortest = 0, 0.0, 0, min(SHORTEST_WAIT, self._pace.longest_wait)
-        pause = shortest
+        pause, waiting = shortest, False
         episodes: list[Episode] = []
         notes: list[str] = []
         while time.perf_counter() < deadline and (steps is None or ticks < steps) and not self._ledger.stop:
@@ -93,10 +93,14 @@ class Actor:
                 if steps is not None or self._ledger.orphaned:
                     break
                 paused = time.perf_counter()
+                if not waiting:
+                    self._writer.waits(waiting := True)
                 time.sleep(pause)
                 pause = min(2 * pause, self._pace.longest_wait)
                 waited += time.perf_counter() - paused
                 continue
+            if waiting:
+                self._writer.waits(waiting := False)
             pause = shortest
             try:
                 taken += self._step(episodes)

@@ -52,9 +52,9 @@ def make_pace(plan: Plan, ledger: Ledger, writer: ShardWriter | None = None, lea
         learner: the learner that asks, for rollouts of its own actors.
     """
     if plan.pushes is not None:
-        boards = [GradientBoard(plan.paths.gradients(index)) for index in range(plan.settings.actors)]
+        boards = {actor: GradientBoard(plan.paths.gradients(actor)) for actor in plan.boards_here}
         own = None if writer is None else boards[plan.shards.index(writer.path)]
-        return GradientPace(boards, plan.pushes, own)
+        return GradientPace(list(boards.values()), plan.pushes, own)
     rollout = plan.settings.replay.rollout
     if rollout is not None:
         shards = plan.shards if learner is None else [plan.shards[actor] for actor in plan.learner_actors(learner)]
@@ -197,15 +197,16 @@ def build_evaluator(plan: Plan, index: int = 0) -> Evaluator:
 
 
 def build_inference(plan: Plan, index: int = 0) -> InferenceServer:
-    """The inference server, which acts for all actors."""
+    """The inference server, which acts for all actors of its folder."""
     settings, device = plan.settings, plan.inference_device
     _limit_threads(settings.actor.threads)
-    mailboxes = [Mailbox(plan.paths.mailbox(index), plan.mailbox) for index in range(settings.actors)]
+    mailboxes = [Mailbox(plan.paths.mailbox(actor), plan.mailbox) for actor in plan.actors_here]
     ledger = open_ledger(plan)
     # After a restart it has answered more: it must not repeat its random numbers.
     answered = sum(mailbox.answered for mailbox in mailboxes)
-    seed = plan.seed("inference", again=answered, resumed=ledger[LedgerWord.RESUMED])
-    policy = make_policy(plan, PolicyContext(0, 1, plan.lanes, seed, settings.replay.records_features))
+    seed = plan.seed("inference", index, again=answered, resumed=ledger[LedgerWord.RESUMED])
+    lanes = len(mailboxes) * settings.env.lanes
+    policy = make_policy(plan, PolicyContext(0, 1, lanes, seed, settings.replay.records_features))
     _move(policy, device, plan, "actor.inference_device")
     weights = BoardModule(policy.module, plan.paths.board)
     return InferenceServer(cast(ServedPolicy, policy), mailboxes, weights, ledger, settings.actor, **pinned_on(device))

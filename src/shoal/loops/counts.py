@@ -89,3 +89,14 @@ def continue_from_checkpoint(ledger: Ledger, checkpoints: Path, why: str) -> str
     for base, count in zip(bases, counts, strict=True):
         ledger[base] = count
     return f"{why}: resuming with weights only"
+
+
+def count_recovered(settings: RunSettings, ledger: Ledger, steps: int) -> str:
+    """Counts on from shards that outposts still hold, after home was lost; returns a note. Call it after
+    `continue_from_checkpoint`: what the shards count is not counted twice, and not learned from twice as often.
+    """
+    ledger[LedgerWord.BASE_STEPS] = max(0, ledger[LedgerWord.BASE_STEPS] - steps)
+    ledger[LedgerWord.BASE_EPISODES] = 0
+    if settings.replay.samples_per_insert is not None:
+        ledger[LedgerWord.SAMPLES] = max(0, int(make_limiter(settings).error(steps, 0)))
+    return f"resuming with {steps:,} collected steps that other nodes still hold"

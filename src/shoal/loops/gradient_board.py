@@ -112,9 +112,11 @@ class GradientBoard:
 
     # ---- the writer's side
 
-    def push(self, vector: Vector, rows: int, version: int) -> None:
-        """Leaves a gradient for the reader, in place of one that it has not taken yet."""
-        number = self.pushed + 1
+    def push(self, vector: Vector, rows: int, version: int, number: int | None = None) -> None:
+        """Leaves a gradient for the reader, in place of one that it has not taken yet. `number`: of the push which this
+        one repeats; by default it is the next one.
+        """
+        number = self.pushed + 1 if number is None else number
         self._words[_Word.CLAIM] = number
         fence(vector.nbytes)
         self._heads[number % 2], self._vectors[number % 2] = (rows, version), vector
@@ -132,21 +134,44 @@ class GradientBoard:
 
     def take(self) -> Push | None:
         """The newest push, copied; None when it was taken already."""
-        while (number := self.pushed) > self._words[_Word.TAKEN]:
-            fence()
-            rows, version = self._heads[number % 2].tolist()
-            push = Push(self._vectors[number % 2].copy(), rows, version)
-            fence()
-            if self._words[_Word.CLAIM] <= number + 1:
-                self._words[_Word.TAKEN] = number
-                return push
-        return None
+        if (found := self.newer_than(self._words[_Word.TAKEN])) is None:
+            return None
+        self._words[_Word.TAKEN], push = found
+        return push
 
     def settle(self, applied: int) -> None:
         """Decides the fate of all that was taken: so many of it were applied since the last call, the rest dropped."""
         self._words.add(_Word.APPLIED, applied)
         fence()
         self._words[_Word.SETTLED] = self._words[_Word.TAKEN]
+
+    # ---- for a board that repeats one on another node
+
+    def newer_than(self, number: int) -> tuple[int, Push] | None:
+        """The newest push and its number, if that is larger; it counts as taken when its reader says so."""
+        while (newest := self.pushed) > number:
+            fence()
+            rows, version = self._heads[newest % 2].tolist()
+            push = Push(self._vectors[newest % 2].copy(), rows, version)
+            fence()
+            if self._words[_Word.CLAIM] <= newest + 1:
+                return newest, push
+        return None
+
+    @property
+    def fates(self) -> tuple[int, ...]:
+        """What the reader has said: taken, applied, settled."""
+        return tuple(self._words[word] for word in (_Word.TAKEN, _Word.APPLIED, _Word.SETTLED))
+
+    def repeat(self, fates: tuple[int, ...]) -> None:
+        """Says what the reader of the other board has said."""
+        for word, value in zip((_Word.TAKEN, _Word.APPLIED, _Word.SETTLED), fates, strict=True):
+            self._words[word] = value
+
+    def resume(self, pushed: int, *fates: int) -> None:
+        """Counts on from another board, for a new one."""
+        self._words[_Word.CLAIM] = self._words[_Word.PUSHED] = pushed
+        self.repeat((pushed, fates[1], pushed))  # what was on the way is lost, and nobody waits for it
 
     # ---- what became of them
 

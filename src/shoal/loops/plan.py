@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +43,10 @@ class Plan:
     """Rows that the algorithm's view reads for one draw."""
     placed: RunPaths | None = None
     """None while the replay has no folder yet: its size is part of the plan."""
+    outposts: tuple[tuple[int, ...], ...] = ()
+    """The actors of each outpost, which are on other nodes than the learner; see `courier`."""
+    outpost: int | None = None
+    """Where the role is that has this plan; None: at home, beside the learner."""
 
     def at(self, paths: RunPaths) -> Plan:
         """This plan, with the run's folders."""
@@ -62,6 +67,19 @@ class Plan:
     def shards(self) -> list[Path]:
         """The folder of each actor's shard."""
         return [self.paths.shard(index) for index in range(self.settings.actors)]
+
+    @property
+    def actors_here(self) -> Sequence[int]:
+        """The actors whose folder this plan names: of the outpost, or those at home."""
+        if self.outpost is not None:
+            return self.outposts[self.outpost]
+        away = {actor for actors in self.outposts for actor in actors}
+        return [actor for actor in range(self.settings.actors) if actor not in away]
+
+    @property
+    def boards_here(self) -> Sequence[int]:
+        """The actors whose gradient boards are in this plan's folder: at home, mirrors of the outposts' too."""
+        return range(self.settings.actors) if self.outpost is None else self.actors_here
 
     @property
     def lanes(self) -> int:
@@ -147,6 +165,8 @@ class Plan:
     def inference_device(self) -> torch.device:
         """Where the inference server computes."""
         wanted = self.settings.actor.inference_device
+        if wanted == "auto" and self.outpost is not None:  # a node without the learner's GPU
+            return torch.device("cuda" if self.spec.sees_images and torch.cuda.is_available() else "cpu")
         if wanted == "auto":
             return self.learner_device
         return choose_device(wanted, self.spec, "actor.inference_device")

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,11 @@ from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan
 from shoal.loops.team import STRIDE, Learners
 from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
-from shoal.replay import Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
+from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
 from shoal.replay.counters import WORDS, Counters
+from shoal.replay.ledger import RUN
 from shoal.replay.reserve import PAGE, reserved_bytes
+from shoal.replay.shard_files import create_stub
 from shoal.types import CUT, EnvSpec
 
 _DOCUMENTS = 8 * PAGE
@@ -46,10 +48,69 @@ def needed_bytes(plan: Plan, roles: int) -> int:
         each += reserved_bytes(gradient_board_bytes(push_size(_network(plan)))) + words
     board = reserved_bytes(board_bytes(count_weights(_network(plan)))) + words
     processes = reserved_bytes(roles * 8) + reserved_bytes(settings.learners * STRIDE * 8)
-    return settings.actors * each + board + words + processes + _DOCUMENTS
+    shards = len(plan.boards_here)
+    stubs = (settings.actors - shards) * words
+    return shards * each + stubs + board + words + processes + _DOCUMENTS
 
 
-def prepare(plan: Plan, roles: int, run: str, known: Callable[[], Counts] = Counts) -> list[str]:
+class Start(NamedTuple):
+    """Where what one actor writes continues, if it was written elsewhere before."""
+
+    words: dict[Header, int]
+    """Of its shard."""
+    pushes: tuple[int, ...] = ()
+    """Gradients pushed, and their fates."""
+
+
+def where_it_stopped(plan: Plan, actor: int) -> Start:
+    """Where an actor's shard and gradients in this plan's folder can be continued elsewhere."""
+    header = Counters(plan.paths.shard(actor) / "header.bin", writable=False)
+    words = {word: header[word] for word in (Header.HEAD, Header.STEPS, Header.EPISODES, Header.EPOCH, Header.CUTS)}
+    words[Header.CLAIM] = words[Header.HEAD]
+    board = GradientBoard(plan.paths.gradients(actor)) if plan.pushes is not None else None
+    return Start(words, () if board is None else (board.pushed, *board.fates))
+
+
+def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start]) -> list[str]:
+    """Makes what the roles of an outpost need and what does not exist yet; see `courier`. Arguments as in `prepare`.
+
+    Args:
+        plan: with the outpost's folder.
+        roles: how many roles the run has.
+        run: its name.
+        starts: how far home is with each of the outpost's actors.
+    """
+    info, notes = _shard_info(plan, run), list[str]()
+    for actor, path in enumerate(plan.shards):
+        if actor not in plan.actors_here:
+            create_stub(path)
+            continue
+        words = starts[actor].words
+        if path.exists():
+            problem = _problem(path, info, plan.spec)
+            if problem is None and ShardReader(path).head >= words[Header.HEAD]:
+                continue
+            notes.append(problem or f"{path.name} is older than its mirror; it is set aside.")
+            set_aside(path)
+        create_shard(path, info, words if words[Header.HEAD] else None)
+    ledger = Ledger(plan.paths.replay, plan.shards)
+    ledger[LedgerWord.STOP], ledger[LedgerWord.HEARTBEAT] = RUN, time.time_ns()
+    _prepare_board(plan, notes)
+    _make_room(plan.paths.processes)
+    Counters.create(plan.paths.processes, roles)
+    _prepare_mailboxes(plan)
+    if plan.pushes is not None:
+        _prepare_gradients(plan, notes, {actor: start.pushes for actor, start in starts.items()})
+    return notes
+
+
+def prepare(
+    plan: Plan,
+    roles: int,
+    run: str,
+    known: Callable[[], Counts] = Counts,
+    starts: Mapping[int, Start] | None = None,
+) -> list[str]:
     """Makes what does not exist yet.
 
     Args:
@@ -57,6 +118,7 @@ def prepare(plan: Plan, roles: int, run: str, known: Callable[[], Counts] = Coun
         roles: how many roles it has.
         run: its name.
         known: reads what its documents count; called when the replay's own counts are damaged.
+        starts: where shards begin that are lost here, and that an outpost still has.
 
     Returns:
         Notes on what could not be reused.
@@ -67,17 +129,14 @@ def prepare(plan: Plan, roles: int, run: str, known: Callable[[], Counts] = Coun
     settings, places = plan.settings, plan.paths
     notes: list[str] = []
     try:
-        ledger = _prepare_shards_and_ledger(plan, run, known, notes)
+        ledger = _prepare_shards_and_ledger(plan, run, known, notes, starts or {})
         _prepare_board(plan, notes)
         _make_room(places.processes)
         Counters.create(places.processes, roles)
         if settings.learners > 1:
             _make_room(places.learners)
             Learners.create(places.learners, settings.learners)
-        if settings.actor.inference == "served":
-            for index in range(settings.actors):
-                _make_room(places.mailbox(index))
-                Mailbox.create(places.mailbox(index), plan.mailbox)
+        _prepare_mailboxes(plan)
         if plan.pushes is not None:
             _prepare_gradients(plan, notes)
     except NoSpace as error:
@@ -93,22 +152,31 @@ def _shard_info(plan: Plan, run: str) -> ShardInfo:
     return ShardInfo(plan.schema, plan.rows_per_shard, lanes, run, plan.spec.env_id, algo, time.time())
 
 
-def _prepare_shards_and_ledger(plan: Plan, run: str, known: Callable[[], Counts], notes: list[str]) -> Ledger:
+def _prepare_mailboxes(plan: Plan) -> None:
+    if plan.settings.actor.inference == "served":
+        for actor in plan.actors_here:
+            _make_room(plan.paths.mailbox(actor))
+            Mailbox.create(plan.paths.mailbox(actor), plan.mailbox)
+
+
+def _prepare_shards_and_ledger(
+    plan: Plan, run: str, known: Callable[[], Counts], notes: list[str], starts: Mapping[int, Start]
+) -> Ledger:
     """Makes them where they are missing or damaged. Each counts what the other does not: see `counts`."""
     places, shards, info = plan.paths, plan.shards, _shard_info(plan, run)
     begun = any(path.exists() for path in (places.ledger, *shards))
     lost: list[Counts] = []
-    for path in shards:
+    for actor, path in enumerate(shards):
         if path.exists():
             if (problem := _problem(path, info, plan.spec)) is None:
                 continue
             notes.append(problem)
             lost.append(header_counts(path, info.lanes))
             set_aside(path)
-        elif begun:
+        elif begun and actor not in starts:
             notes.append(f"{path.name} is gone; a new shard is begun.")
             lost.append(Counts())
-        create_shard(path, info)
+        create_shard(path, info, starts[actor].words if actor in starts else None)
     ledger_lost = begun and not places.ledger.exists()
     if ledger_lost:
         notes.append("ledger.bin is gone; the counts come from the shards, the checkpoint and the metrics.")
@@ -176,10 +244,11 @@ def _prepare_board(plan: Plan, notes: list[str]) -> None:
     BoardModule(network, places.board).publish()
 
 
-def _prepare_gradients(plan: Plan, notes: list[str]) -> None:
+def _prepare_gradients(plan: Plan, notes: list[str], starts: Mapping[int, tuple[int, ...]] | None = None) -> None:
     """Boards of an earlier execution are kept, with the gradients that nobody has taken yet."""
     size = push_size(_network(plan))
-    for path in (plan.paths.gradients(index) for index in range(plan.settings.actors)):
+    for actor in plan.boards_here:
+        path = plan.paths.gradients(actor)
         files = (path, path.with_suffix(".words"))
         if any(file.exists() for file in files):
             try:
@@ -192,7 +261,9 @@ def _prepare_gradients(plan: Plan, notes: list[str]) -> None:
             notes.append(f"{problem} It is set aside; the counts of its gradients begin again.")
             for file in files:
                 set_aside(file)
-        GradientBoard.create(path, size)
+        board = GradientBoard.create(path, size)
+        if starts:
+            board.resume(*starts[actor])
 
 
 def _make_room(path: Path) -> None:

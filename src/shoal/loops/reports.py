@@ -131,6 +131,47 @@ class LearnerReport(Report):
 
 
 @dataclass(frozen=True)
+class LinkReport:
+    """One outpost's link since the last report."""
+
+    rows: int
+    nbytes: int
+    calls: int
+    behind: int
+    """Rows that home does not have yet, as far as is known."""
+    lost: int
+    """Rows that were overwritten before they could be mirrored, ever."""
+    restarts: int
+    """Of its courier."""
+    lag: float
+    """Longest time between two parcels, in seconds."""
+    silent: float
+    """Seconds since it answered, if that is worrying; else 0."""
+
+
+@dataclass(frozen=True)
+class MirrorReport(Report):
+    """What came from the outposts since the last report."""
+
+    seconds: float
+    links: Mapping[int, LinkReport]
+    """By outpost."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def logged(self) -> Mapping[str, float]:
+        """Of all links together."""
+        links = self.links.values()
+        return {
+            "nodes/rows_behind": float(sum(link.behind for link in links)),
+            "nodes/rows_lost": float(sum(link.lost for link in links)),
+            "nodes/lag_seconds": max((link.lag for link in links), default=0.0),
+            "nodes/mb_per_second": sum(link.nbytes for link in links) / 1e6 / max(self.seconds, 1e-9),
+            "nodes/calls_per_second": sum(link.calls for link in links) / max(self.seconds, 1e-9),
+        }
+
+
+@dataclass(frozen=True)
 class EvaluationReport(Report):
     """What the evaluator saw."""
 

@@ -50,8 +50,14 @@ class WeightBoard:
             mapped = map_file(path, board_bytes(size), writable=True)
         except CorruptShard as error:
             raise CorruptShard(f"{error} It is damaged, or another network wrote it: this one has {size}.") from error
+        self.size = size
         self._path, self._words = path, Counters(path.with_suffix(".words"), writable=True)
         self._slots: Weights = np.ndarray((2, max(1, size)), np.float32, buffer=mapped)
+
+    @staticmethod
+    def open(path: Path) -> WeightBoard:
+        """A board of whatever size it has. (For a network, give its size: a damaged board is found then.)"""
+        return WeightBoard(path, path.stat().st_size // 8)
 
     @staticmethod
     def create(path: Path, size: int) -> WeightBoard:
@@ -74,9 +80,9 @@ class WeightBoard:
         """The newest version; 0 when nothing was published yet."""
         return self._words[_Word.VERSION]
 
-    def publish(self, weights: Weights) -> int:
-        """Publishes weights; returns their version."""
-        version = self.version + 1
+    def publish(self, weights: Weights, version: int | None = None) -> int:
+        """Publishes weights; returns their version: the next one, or that of the board which this one repeats."""
+        version = self.version + 1 if version is None else version
         self._words[_Word.CLAIM] = version
         fence(weights.nbytes)
         self._slots[version % 2, : len(weights)] = weights

@@ -18,7 +18,8 @@ from shoal.replay.back_pressure import BackPressure, queue_rows
 from shoal.replay.ledger import Ledger, LedgerWord
 from shoal.replay.rate_limiter import RateLimiter
 from shoal.replay.schema import Column, Schema, step_schema
-from shoal.replay.shard import Header, ShardInfo, ShardReader, ShardWriter, create_shard, read_info
+from shoal.replay.shard import ShardReader, ShardWriter
+from shoal.replay.shard_files import Header, ShardInfo, create_shard, read_info
 from shoal.replay.stream import Stream
 from shoal.replay.views import NStepView, RowPriorities, SequenceView, Span, View
 from shoal.types import Keys

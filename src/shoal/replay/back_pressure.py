@@ -12,7 +12,8 @@ the fastest fill the gap. A grant ends before the ring does, so a waiting writer
 from __future__ import annotations
 
 from shoal.errors import ConfigError
-from shoal.replay.shard import Header, ShardWriter
+from shoal.replay.shard import ShardWriter
+from shoal.replay.shard_files import Header
 
 _HEAD, _CURSOR, _GRANT = int(Header.HEAD), int(Header.CURSOR), int(Header.GRANT)
 """As plain numbers: asked before every row."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.replay.shard import ring_margin
+from shoal.replay.shard_files import ring_margin
 from shoal.replay.shard_table import Int64s, ShardTable
 from shoal.replay.startable import draw_starts
 from shoal.types import Keys

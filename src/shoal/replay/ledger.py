@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.errors import CorruptShard
 from shoal.replay.counters import LARGEST_COUNT, Counters
-from shoal.replay.shard import Header
+from shoal.replay.shard_files import Header
 
 
 class LedgerWord(IntEnum):
@@ -78,6 +78,11 @@ class Ledger:
 
     def __setitem__(self, entry: LedgerWord, value: int) -> None:
         self._words[entry] = value
+
+    @property
+    def words(self) -> list[int]:
+        """All entries, in order."""
+        return self._words.words[: len(LedgerWord)].tolist()
 
     def add(self, entry: LedgerWord, amount: int) -> None:
         """Adds to an entry; only its one writer may."""

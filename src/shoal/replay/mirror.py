@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from shoal.errors import ReplayError
 from shoal.replay.counters import Counters, fence
-from shoal.replay.shard import Header, ShardInfo, ShardReader, check_header, map_columns, read_info, ring_pieces
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import Header, ShardInfo, check_header, map_columns, read_info, ring_pieces
 from shoal.types import CUT, STEP, Array
 
 Bytes = npt.NDArray[np.uint8]
@@ -32,7 +33,7 @@ class Chunk(NamedTuple):
 
     first: int
     """Number of the first row."""
-    count: int
+    rows: int
     steps: int
     """Environment steps ever, up to its last row."""
     words: tuple[int, ...]
@@ -82,8 +83,7 @@ class RowTaker:
                     column[:, begin : begin + size] = mine[:, position : position + size]
             if reader.oldest <= first:
                 break
-        for _, position, size in ring_pieces(rows, first + count, head):
-            steps -= int(np.count_nonzero(reader.by_lane["boundary"][:, position : position + size] == STEP))
+        steps -= _steps_in(reader, first + count, head)
         self.next, self._taken = first + count, taken
         return Chunk(first, count, max(0, steps), words)
 
@@ -110,17 +110,17 @@ class MirrorWriter:
         Raises:
             ReplayError: it does not continue what is here, or another writer has opened the mirror.
         """
-        if chunk.first < self.head or chunk.count > self.info.rows:
-            raise ReplayError(f"{self.path} is at row {self.head}, and got {chunk.count} rows from {chunk.first} on.")
+        if chunk.first < self.head or chunk.rows > self.info.rows:
+            raise ReplayError(f"{self.path} is at row {self.head}, and got {chunk.rows} rows from {chunk.first} on.")
         half = self.info.rows // 2
         for first in range(self.head, chunk.first, half):  # in pieces: a claim over the whole ring looks damaged
             self._fill(min(half, chunk.first - first), None)
-        self._fill(chunk.count, _blocks(buffer, self.info, chunk.count))
+        self._fill(chunk.rows, _blocks(buffer, self.info, chunk.rows))
         most = self.head * self.info.lanes  # words were read a moment after the rows
         self.header[Header.STEPS] = min(max(self.header[Header.STEPS], chunk.steps), most)
         for word, value in zip(_RELAYED, chunk.words, strict=True):
             self.header[word] = min(value, most) if word is Header.EPISODES else value
-        return chunk_bytes(self.info, chunk.count)
+        return chunk_bytes(self.info, chunk.rows)
 
     def _fill(self, count: int, source: list[Bytes] | None) -> None:
         """Publishes rows; without a source, CUT markers."""
@@ -138,6 +138,17 @@ class MirrorWriter:
                 mine[:, rows] = column[:, begin : begin + size]
         fence()
         header[Header.HEAD] = self.head = stop
+
+
+def steps_before(reader: ShardReader, row: int) -> int:
+    """Environment steps that a shard, to which nobody writes now, has counted before one of its rows."""
+    return max(0, reader.steps - _steps_in(reader, row, reader.head))
+
+
+def _steps_in(reader: ShardReader, first: int, stop: int) -> int:
+    pieces = ring_pieces(reader.rows, first, stop)
+    marks = (reader.by_lane["boundary"][:, position : position + size] for _, position, size in pieces)
+    return sum(int(np.count_nonzero(mark == STEP)) for mark in marks)
 
 
 def chunk_bytes(info: ShardInfo, count: int) -> int:

@@ -15,7 +15,8 @@ from shoal.replay.back_pressure import BackPressure
 from shoal.replay.counters import Counters
 from shoal.replay.ledger import Ledger, LedgerWord
 from shoal.replay.rate_limiter import RateLimiter
-from shoal.replay.shard import Header, ShardWriter
+from shoal.replay.shard import ShardWriter
+from shoal.replay.shard_files import Header
 
 _HEAD, _GRANT = int(Header.HEAD), int(Header.GRANT)
 

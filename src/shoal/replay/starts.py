@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.shard import ShardReader, ring_margin, ring_pieces
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import ring_margin, ring_pieces
 from shoal.replay.startable import flag_starts
 from shoal.replay.views import Span
 

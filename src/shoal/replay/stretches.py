@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shoal.replay.shard import ShardReader, ring_pieces
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import ring_pieces
 from shoal.replay.views import Span
 from shoal.types import CUT
 

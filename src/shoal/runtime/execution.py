@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
+from shoal.files import read_object
 from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
-from shoal.loops.counts import continue_from_checkpoint
+from shoal.loops.counts import continue_from_checkpoint, count_recovered
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes, prepare
 from shoal.loops.run_paths import RunPaths
@@ -73,6 +74,13 @@ def execute(
         plan, lost = _without_lost_registry(plan) if resume else (plan, [])
         settings = plan.settings
         with _failure_written(folder):
+            mark = read_object(folder.replay_json).get("mark") if resume else None
+            nodes = None
+            if settings.runtime == "ray" and settings.address:
+                from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
+
+                nodes = held.enter_context(join_nodes(plan, mark, progress.note))
+                plan = nodes.plan
             replay, why = earlier_replay(folder)
             if replay is not None:
                 held.enter_context(replay)
@@ -83,13 +91,14 @@ def execute(
             roles = count_roles(roster)
             needed = needed_bytes(plan, roles)
             found = replay is not None
-            replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path))
+            replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path, mark))
             replay.sign()
             folder.checkpoints.mkdir(exist_ok=True)
             plan = plan.at(RunPaths(replay.path, folder.checkpoints))
             notes = found_damaged + lost
             try:
-                notes += prepare(plan, roles, folder.path.name, partial(known_counts, folder))
+                starts = nodes.starts if nodes else {}
+                notes += prepare(plan, roles, folder.path.name, partial(known_counts, folder), starts)
             except NoSpace:
                 if not found:  # nobody can use what was made so far
                     replay.free()
@@ -100,6 +109,10 @@ def execute(
             if resume:
                 with_replay = f"resuming with {ledger.inserts:,} collected steps in the replay"
                 notes.append(with_replay if found else continue_from_checkpoint(ledger, folder.checkpoints, why))
+                if nodes and nodes.recovered_steps and not found:
+                    notes[-1] = count_recovered(settings, ledger, nodes.recovered_steps)
+            if nodes:
+                nodes.mark(replay.mark)
             ledger.beat()
         before = ledger.env_steps
         for text in (*_announce(plan, roster, needed), *notes):
@@ -112,9 +125,11 @@ def execute(
             supervisor = Supervisor(plan, ledger, log, progress, needed, wall, curriculum)
             supervisor.health.recall(earlier)
             signals.listen(supervisor.interrupt)
-            summary = _run(supervisor, roster, folder, signals)
+            summary = _run(supervisor, roster, folder, signals, nodes)
         if _is_complete(settings, summary, before):
             replay.free()
+            if nodes:
+                nodes.free()
     return summary
 
 
@@ -149,7 +164,9 @@ def _failure_written(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _run(supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolder, signals: StopSignals) -> Summary:
+def _run(
+    supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolder, signals: StopSignals, nodes: Any
+) -> Summary:
     status: Status = "failed"
     error: str | None = None
     try:
@@ -160,7 +177,7 @@ def _run(supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolde
         else:
             from shoal.runtime.ray_runtime import run_on_ray  # here, so that inline runs need no Ray
 
-            status = run_on_ray(supervisor, roster, folder, signals)
+            status = run_on_ray(supervisor, roster, folder, signals, nodes)
     except BaseException as failure:
         error = _told(failure)
         raise

@@ -53,6 +53,13 @@ def choose_home(nodes: Sequence[Node], roles: int, *, gpu: bool) -> Node:
     return max(fitting, key=lambda node: (node.here, node.cpus))
 
 
+def choose_refuge(nodes: Sequence[Node], roles: int) -> Node:
+    """Where an outpost goes when its node is lost: where it fits, away from home if it can be; or else to most room."""
+    if not nodes:
+        raise PlacementError("All nodes of the cluster are lost, this one too as far as Ray knows.")
+    return max(nodes, key=lambda node: (node.cpus >= roles, not node.here, node.cpus))
+
+
 def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) -> list[Node]:
     """The node of each actor: other nodes first, by their free cores, then home.
 

@@ -73,7 +73,7 @@ class Cluster:
         time_now = time.monotonic()
         if now or time_now - self._looked >= LOOK_SECONDS:
             self._looked = time_now
-            signs = {name: _listens(address) for name, address in self._services.items()}
+            signs = {name: listens(address) for name, address in self._services.items()}
             silent = [name for name, listens in signs.items() if not listens]
             gone = [name for name in silent if signs[name] is False]
             self._silent_since = min(self._silent_since, time_now) if silent else math.inf
@@ -222,7 +222,7 @@ def _read_token_variables() -> None:
     core.AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _listens(address: tuple[str, int]) -> bool | None:
+def listens(address: tuple[str, int]) -> bool | None:
     """Whether anyone listens there; None if that is unknown now: no free ports, too little memory, too busy."""
     try:
         socket.create_connection(address, timeout=1.0).close()

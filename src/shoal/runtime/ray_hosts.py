@@ -30,6 +30,11 @@ def without_settings(plan: Plan) -> tuple[Plan, dict[str, Any]]:
     return replace(plan, settings=cast(Any, None)), plan.settings.model_dump(mode="json")
 
 
+def with_settings(plan: Plan, settings: dict[str, Any]) -> Plan:
+    """The plan, whole again."""
+    return replace(plan, settings=RunSettings.model_validate(settings))
+
+
 @ray.remote
 class Host:
     """One role in a process of its own."""
@@ -57,8 +62,7 @@ class Host:
             The role's report, and whether the role has ended.
         """
         if self._role is None:
-            plan = replace(self._plan, settings=RunSettings.model_validate(self._settings))
-            self._role = self._build(plan, self._index)
+            self._role = self._build(with_settings(self._plan, self._settings), self._index)
             pid_words(self._plan.paths)[self._number] = os.getpid()
         report = self._role.run(**bounds)
         if ended := self._role.stopping:

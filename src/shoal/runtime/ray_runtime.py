@@ -17,21 +17,20 @@ from typing import Any, cast
 import psutil
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from shoal.errors import PlacementError, ShoalError
+from shoal.errors import ShoalError
 from shoal.files import atomic_write
+from shoal.loops.reports import MirrorReport, Report
 from shoal.runtime.fleet import supervise
-from shoal.runtime.ray_cluster import Cluster, cluster
+from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
+from shoal.runtime.ray_nodes import Nodes
 from shoal.runtime.roster import Bounds, RosterEntry, count_roles
 from shoal.runtime.run_folder import RunFolder, Status
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.supervisor import Supervisor
 
 POLL_SECONDS = 0.1
-PLACEMENT_SECONDS = 30.0
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
 GPU_BESIDE = 0.1
@@ -49,6 +48,10 @@ class _RoleProcess:
     name: str
     number: int
     """Which of all."""
+    outpost: int | None = None
+    """Where it is; None: at home."""
+    bundle: int = 0
+    """Which of all that are there."""
     host: Any = None
     work: Any = None
     bounds: Bounds = field(default_factory=dict)
@@ -65,13 +68,20 @@ class _RoleProcess:
 
 
 def run_on_ray(
-    supervisor: Supervisor, roster: Sequence[RosterEntry], folder: RunFolder, signals: StopSignals
+    supervisor: Supervisor,
+    roster: Sequence[RosterEntry],
+    folder: RunFolder,
+    signals: StopSignals,
+    joined: Nodes | None = None,
 ) -> Status:
-    """Runs until the supervisor says how it ended."""
+    """Runs until the supervisor says how it ended. `joined`: a cluster's nodes; without them, on a Ray of its own."""
     try:
-        with cluster(supervisor.settings.address, count_roles(roster), supervisor.note) as found:
+        with contextlib.ExitStack() as stack:
+            if joined is None:
+                found = stack.enter_context(cluster(None, count_roles(roster), supervisor.note))
+                joined = Nodes(found, supervisor.plan)
             signals.install()  # Ray has installed its own handlers
-            return supervise(supervisor, _RayFleet(supervisor, roster, folder, signals, found))
+            return supervise(supervisor, _RayFleet(supervisor, roster, folder, signals, joined))
     except SystemExit:  # Ray's answer to a SIGTERM that arrives while it starts
         supervisor.interrupt()
         return "interrupted"
@@ -86,15 +96,18 @@ class _RayFleet:
         roster: Sequence[RosterEntry],
         folder: RunFolder,
         signals: StopSignals,
-        cluster: Cluster,
+        nodes: Nodes,
     ) -> None:
         self._supervisor, self._plan, self._ledger = supervisor, supervisor.plan, supervisor.ledger
-        self._folder, self._signals, self._cluster = folder, signals, cluster
+        self._folder, self._signals, self._nodes, self._cluster = folder, signals, nodes, nodes.cluster
         named = [(entry, index, name) for entry in roster for index, name in enumerate(entry.names)]
-        self._all = [_RoleProcess(*one, number) for number, one in enumerate(named)]
+        self._all = [_RoleProcess(*one, number, one[0].outpost(one[1])) for number, one in enumerate(named)]
         self._processes: dict[str, psutil.Process] = {}
         self._pid_words = pid_words(self._plan.paths)
-        self._needs, self._group = self._reserve()
+        nodes.reserve(self._needs())
+        for note in nodes.open(self._plan, folder.path, len(self._all)):
+            supervisor.note(note)
+        self._note_places()
 
     def work(self, *, trains: bool) -> None:
         if trains:
@@ -135,38 +148,19 @@ class _RayFleet:
         for one in self._all:
             if one.host is not None:
                 ray.kill(one.host)
-        remove_placement_group(self._group)
+        self._nodes.release()
 
-    def _reserve(self) -> tuple[list[dict[str, float]], PlacementGroup]:
-        """Reserves a core for every role on this node, because shared memory does not reach further; a GPU or a part of
-        one for those that use it.
-
-        Raises:
-            PlacementError: the node is too small, or has no room within `PLACEMENT_SECONDS`.
-        """
-        node = self._cluster.node
-        total = node["Resources"]
-        users = [one.entry for one in self._all if one.entry.gpu]
-        gpus, shares = gpu_shares([entry.trains for entry in users], int(total.get("GPU", 0)))
-        pin = {f"node:{node['NodeManagerAddress']}": 0.001}
-        left = iter(shares)
-        needs = [{"CPU": 1.0, **({"GPU": next(left)} if one.entry.gpu and shares else {})} for one in self._all]
-        wanted = f"{len(needs)} CPUs{f' and {gpus} GPU' if gpus else ''} on this node"
-        if total.get("CPU", 0) < len(needs):
-            raise PlacementError(
-                f"This run's {len(needs)} roles need {wanted}, which has {total.get('CPU', 0):g} CPUs for Ray. "
-                "Use fewer actors, or start Ray with more: `ray.init(num_cpus=…)`, `ray start --num-cpus=…`."
-            )
-        group = placement_group([{**need, **pin} for need in needs], strategy="PACK")
-        if not ray.wait([group.ready()], timeout=PLACEMENT_SECONDS)[0]:
-            remove_placement_group(group)
-            free = ray.available_resources().get("CPU", 0)
-            raise PlacementError(
-                f"Ray could not place this run's {len(needs)} roles within {PLACEMENT_SECONDS:.0f} s. They need "
-                f"{wanted}, which has {total.get('CPU', 0):g} CPUs; of the whole cluster {free:g} CPUs are free. "
-                "Use fewer actors, or free some."
-            )
-        return needs, group
+    def _needs(self) -> dict[int | None, list[dict[str, float]]]:
+        """What each role reserves, by site: a core, and for some a GPU or a part of one."""
+        gpus = int(self._cluster.node["Resources"].get("GPU", 0))
+        left = iter(gpu_shares([one.entry.trains for one in self._all if one.entry.gpu], gpus)[1])
+        needs: dict[int | None, list[dict[str, float]]] = {None: []}
+        for one in self._all:
+            there = needs.setdefault(one.outpost, [])
+            one.bundle = len(there)
+            share = next(left, 0.0) if one.entry.gpu else 0.0
+            there.append({"CPU": one.entry.cpus, **({"GPU": share} if share else {})})
+        return needs
 
     def _assign(self, trains: bool) -> list[_RoleProcess]:
         """Gives their next pieces of work to roles that are idle; returns those that got one."""
@@ -185,10 +179,9 @@ class _RayFleet:
         """Gives a role a process."""
         self._require_ray(now=True)
         self._pid_words[one.number] = 0
-        need = self._needs[one.number]
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=one.number)
-        host = cast(Any, Host).options(num_cpus=need["CPU"], num_gpus=need.get("GPU", 0), scheduling_strategy=place)
-        one.host = host.remote(one.entry.build, *without_settings(self._plan), one.index, one.number)
+        host = cast(Any, Host).options(**self._nodes.options(one.outpost, one.bundle))
+        plan = self._nodes.plan_for(self._plan, one.outpost)
+        one.host = host.remote(one.entry.build, *without_settings(plan), one.index, one.number)
         one.built = one.ended = False
         self._supervisor.ray_calls += 1
 
@@ -221,16 +214,53 @@ class _RayFleet:
             except RayActorError:
                 if self._ledger.stop:
                     one.host = None
-                else:
+                elif one.host is not None:  # not one that was left behind on a lost node, in this very look
                     self._restart(one)
                 continue
             except RayTaskError as failure:
                 one.host = None
                 raise _cause(one.name, failure, self._folder) from failure
+            one.built = one.built or one.outpost is not None
             self._supervisor.take(one.name, report)
+            self._heed(report)
+
+    def _heed(self, report: Report | None) -> None:
+        """Acts on what the mirrors say of the outposts."""
+        if isinstance(report, MirrorReport):
+            self._supervisor.ray_calls += sum(link.calls for link in report.links.values())
+            self._note_places(report)
+            for outpost, link in report.links.items():
+                if link.silent and not self._ledger.stop:
+                    self._judge(outpost, link.silent)
+
+    def _judge(self, outpost: int, silent: float) -> None:
+        """An outpost is silent, or a role of it has died: is its node lost?"""
+        site = self._nodes.site(outpost)
+        if not self._nodes.is_lost(outpost, silent):
+            if silent:
+                self._supervisor.note(f"node {site.node.name} has not sent anything for {silent:.0f} s", recurs=True)
+            return
+        self._supervisor.restarted(f"node {site.node.name}", f"silent for {silent:.0f} s" if silent else "it is gone")
+        for one in self._all:
+            if one.outpost == outpost and one.host is not None:
+                ray.kill(one.host)
+                one.host = one.work = None
+        self._supervisor.note(self._nodes.move(outpost))
+        for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
+            self._supervisor.note(note)
+        self._note_places()
+
+    def _note_places(self, report: MirrorReport | None = None) -> None:
+        """Tells the mirrors, and whoever looks into the run folder, where the outposts are."""
+        self._supervisor.outposts = self._nodes.places
+        if self._nodes.outposts:
+            self._folder.write_json("nodes.json", self._nodes.described(self._all, report))
 
     def _restart(self, one: _RoleProcess) -> None:
         self._require_ray(now=True)  # roles die with their raylet, and none can be started then
+        if one.outpost is not None and self._nodes.is_lost(one.outpost, 0.0):
+            self._judge(one.outpost, 0.0)
+            return
         self._supervisor.restarted(one.name, "its process ended")
         self._start(one)
         self._submit(one, one.bounds)
@@ -238,7 +268,7 @@ class _RayFleet:
     def _note_processes(self) -> None:
         """Writes into the run folder which process each role has."""
         for one in self._all:
-            if one.host is not None and not one.built and (pid := self._pid_words[one.number]):
+            if one.host is not None and not one.built and (pid := self._pid_words[one.number]):  # of those at home
                 one.built = True
                 with contextlib.suppress(psutil.NoSuchProcess):  # it has died since
                     self._processes[one.name] = psutil.Process(pid)

@@ -28,21 +28,21 @@ class ReplayFolder:
 
     def __init__(self, run: RunFolder, path: Path, mark: str) -> None:
         """Raises RunInUse if another process uses it, FileNotFoundError if it is gone."""
-        self.path, self._run, self._mark = path, run, mark
+        self.path, self._run, self.mark = path, run, mark
         self._lock = RunFolder(path).lock()
 
     def sign(self) -> None:
         """Writes both documents if they are out of date: the run folder may have been moved."""
         for folder, name, content in (
-            (RunFolder(self.path), "owner.json", {"run": str(self._run.path), "mark": self._mark}),
-            (self._run, "replay.json", {"path": str(self.path), "mark": self._mark}),
+            (RunFolder(self.path), "owner.json", {"run": str(self._run.path), "mark": self.mark}),
+            (self._run, "replay.json", {"path": str(self.path), "mark": self.mark}),
         ):
             if read_object(folder.path / name) != content:
                 folder.write_json(name, content)
 
     def free(self) -> None:
         """Removes the replay, unless another run has signed it."""
-        if read_object(self.path / "owner.json").get("mark") == self._mark:
+        if read_object(self.path / "owner.json").get("mark") == self.mark:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def __enter__(self) -> ReplayFolder:
@@ -52,9 +52,10 @@ class ReplayFolder:
         self._lock.release()
 
 
-def new_replay(run: RunFolder, nbytes: int, requested: Path | None) -> ReplayFolder:
-    """A new folder for a run's replay, where there is space for `nbytes`."""
-    return ReplayFolder(run, choose_folder(run.path.name, nbytes, requested, run.path / ON_DISK), uuid.uuid4().hex)
+def new_replay(run: RunFolder, nbytes: int, requested: Path | None, mark: str | None = None) -> ReplayFolder:
+    """A new folder for a run's replay, where there is space for `nbytes`. `mark`: the run's, if it has one already."""
+    path = choose_folder(run.path.name, nbytes, requested, run.path / ON_DISK)
+    return ReplayFolder(run, path, mark or uuid.uuid4().hex)
 
 
 def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:

@@ -5,7 +5,7 @@ one more entry here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.loops.assembly import build_actor, build_evaluator, build_inference, build_learner
@@ -30,6 +30,10 @@ class RosterEntry:
     """How many there are; None: one, which needs no number in its name."""
     gpu: bool = False
     """Whether it computes on a GPU."""
+    cpus: float = 1.0
+    """Cores that are reserved for each."""
+    outpost: Callable[[int], int | None] = lambda index: None
+    """Where each is: at home, beside the learner, or in an outpost on another node."""
     trains: bool = True
     """Whether it works from the start until training ends. Otherwise it starts with its first piece of work, and may
     have one more after training has ended.
@@ -48,8 +52,9 @@ def make_roster(plan: Plan) -> Sequence[RosterEntry]:
     first those that produce, then those that consume.
     """
     learners, gpu = plan.settings.learners, plan.learner_device.type == "cuda"
+    away = {actor: outpost for outpost, actors in enumerate(plan.outposts) for actor in actors}
     learner = RosterEntry("learner", build_learner, _learning, count=None if learners == 1 else learners, gpu=gpu)
-    actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors)
+    actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors, outpost=away.get)
     evaluator = RosterEntry(
         "evaluator",
         build_evaluator,
@@ -58,14 +63,31 @@ def make_roster(plan: Plan) -> Sequence[RosterEntry]:
         trains=False,
         pulse=LedgerWord.EVALUATED,
     )
-    if plan.settings.actor.inference == "local":
-        return learner, actor, evaluator
+    mirrors = RosterEntry("mirrors", _build_mirrors, _mirroring, cpus=0.0)
+    inference = [_inference(plan, outpost) for outpost in (None, *range(len(plan.outposts)))]
+    served = plan.settings.actor.inference == "served"
     return (
         learner,
-        RosterEntry("inference", build_inference, _serving, gpu=plan.inference_device.type == "cuda"),
+        *([mirrors] if plan.outposts else []),
+        *([one for one in inference if one is not None] if served else []),
         actor,
         evaluator,
     )
+
+
+def _inference(plan: Plan, outpost: int | None) -> RosterEntry | None:
+    """The inference server of a site, if it has actors."""
+    if not replace(plan, outpost=outpost).actors_here:
+        return None
+    name = "inference" if outpost is None else f"inference of outpost {outpost}"
+    gpu = outpost is None and plan.inference_device.type == "cuda"
+    return RosterEntry(name, build_inference, _serving, gpu=gpu, outpost=lambda index: outpost)
+
+
+def _build_mirrors(plan: Plan, index: int) -> Role:
+    from shoal.runtime.ray_mirrors import Mirrors  # here: loads Ray
+
+    return Mirrors(plan)
 
 
 def count_roles(roster: Sequence[RosterEntry]) -> int:
@@ -97,6 +119,10 @@ def _learning(supervisor: Supervisor) -> Bounds | None:
         updates = supervisor.pace.batches_due(supervisor.settings.rows_per_batch)
         return {"updates": updates} if updates else None
     return {"seconds": supervisor.report_seconds}
+
+
+def _mirroring(supervisor: Supervisor) -> Bounds:
+    return {"seconds": supervisor.report_seconds, "outposts": supervisor.outposts}
 
 
 def _serving(supervisor: Supervisor) -> Bounds:

@@ -61,6 +61,8 @@ class Supervisor:
         self._trained_until: float | None = None
         self.health = HealthWatch(plan.settings, plan.spec)
         """Judges every line of metrics."""
+        self.outposts: Mapping[int, object] = {}
+        """Where each outpost is; for the role that mirrors their rows."""
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
@@ -92,7 +94,7 @@ class Supervisor:
         if report is None:
             return
         for text in report.notes:
-            (self._progress.recurring_note if report.notes_recur else self.note)(text)
+            self.note(text, recurs=report.notes_recur)
         if logged := report.logged:
             self._logged[role] = logged
         self._count(report)
@@ -155,9 +157,9 @@ class Supervisor:
             )
         self.note(f"{role} died ({why}); started again, restart {self.restarts}.")
 
-    def note(self, text: str) -> None:
-        """Shows a line that stays on the screen."""
-        self._progress.note(text)
+    def note(self, text: str, *, recurs: bool = False) -> None:
+        """Shows a line that stays on the screen. Of lines that recur, the first is shown and the others are counted."""
+        (self._progress.recurring_note if recurs else self._progress.note)(text)
 
     # ---- when to do what
     # --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.errors import CorruptShard, ReplayError, WrongSchema
 from shoal.replay import Schema, ShardReader
 from shoal.replay.counters import LARGEST_COUNT
-from shoal.replay.shard import Header, read_info
+from shoal.replay.shard_files import Header, read_info
 from shoal.sharing.description import one_line
 from shoal.sharing.shared_buffer import UNREADABLE
 

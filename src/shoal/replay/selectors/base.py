@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from shoal.replay.shard import ShardReader, ring_margin
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import ring_margin
 from shoal.replay.views import Span
 from shoal.types import Keys, Selection
 

@@ -14,7 +14,8 @@ from shoal.errors import ConfigError
 from shoal.replay.back_pressure import SPARE_ROWS
 from shoal.replay.counters import Counters
 from shoal.replay.selectors.base import Selector
-from shoal.replay.shard import Header, ShardReader
+from shoal.replay.shard import ShardReader
+from shoal.replay.shard_files import Header
 from shoal.replay.stretches import Stretches
 from shoal.replay.views import Span
 from shoal.types import Keys, Selection

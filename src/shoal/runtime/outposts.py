@@ -1,0 +1,100 @@
+"""The folder of an outpost, on its node: made, found again, freed. Called there, in tasks of their own.
+
+`owner.json` in it holds the run's mark, as in home's replay folder, so that a resumed run finds its outposts wherever
+it is started, and `shoal clean` knows whose they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import CorruptShard
+from shoal.files import read_object
+from shoal.loops.plan import Plan
+from shoal.loops.preparation import Start, needed_bytes, prepare_outpost
+from shoal.loops.run_paths import RunPaths
+from shoal.replay import Header, ShardReader
+from shoal.replay.mirror import steps_before
+from shoal.replay.storage import choose_folder, replay_folders
+from shoal.runtime.replay_folder import ON_DISK, in_use
+from shoal.runtime.run_folder import RunFolder
+
+OWNER = "owner.json"
+
+
+@dataclass(frozen=True)
+class FoundOutpost:
+    """An outpost's folder that an earlier execution left on a node."""
+
+    path: Path
+    starts: Mapping[int, Start]
+    """Where a mirror of each shard begins: at its oldest row."""
+    steps: int
+    """Environment steps that all its shards count."""
+    created: float
+    """When its newest shard was made."""
+
+
+def open_outpost(
+    plan: Plan, run: Path, mark: str, roles: int, starts: Mapping[int, Start], path: Path | None
+) -> tuple[Path, list[str]]:
+    """Makes or opens an outpost's folder on this node.
+
+    Args:
+        plan: the run's plan, for this outpost.
+        run: the run's folder, which may not exist on this node.
+        mark: the run's.
+        roles: how many roles the run has.
+        starts: how far home is with each of the actors.
+        path: of a folder that was found here; None makes one.
+
+    Returns:
+        Its path, and notes on what could not be reused.
+    """
+    if path is None:
+        name = f"{run.name}-outpost-{plan.outpost}"
+        path = choose_folder(name, needed_bytes(plan, roles), plan.settings.replay.path, run / ON_DISK)
+    RunFolder(path).write_json(OWNER, {"run": str(run), "mark": mark, "outpost": True})
+    return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts)
+
+
+def find_outposts(mark: str, requested: Path | None) -> list[FoundOutpost]:
+    """The outposts of a run on this node that nobody uses. `requested`: the run's `replay.path`."""
+    found = (_look_at(path, mark) for path in _candidates(requested))
+    return [one for one in found if one is not None]
+
+
+def free_outpost(path: Path, mark: str) -> None:
+    """Removes an outpost's folder from this node, if it belongs to this run."""
+    if read_object(path / OWNER).get("mark") == mark:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _candidates(requested: Path | None) -> Iterator[Path]:
+    yield from replay_folders()
+    if requested is not None and requested.is_dir():
+        yield from (path for path in sorted(requested.iterdir()) if path.is_dir() and not path.is_symlink())
+
+
+def _look_at(path: Path, mark: str) -> FoundOutpost | None:
+    owner = read_object(path / OWNER)
+    if owner.get("mark") != mark or not owner.get("outpost") or in_use(path, path):
+        return None
+    starts, steps, created = dict[int, Start](), 0, 0.0
+    for folder in sorted(path.glob("shard_[0-9]*")):
+        if not (folder / "schema.json").exists() or not folder.name[6:].isdigit():  # a header alone, or set aside
+            continue
+        try:
+            reader = ShardReader(folder)
+        except CorruptShard:
+            continue
+        oldest, header = reader.oldest, reader.header
+        words = {Header.HEAD: oldest, Header.CLAIM: oldest, Header.STEPS: steps_before(reader, oldest)}
+        words |= {Header.EPOCH: header[Header.EPOCH], Header.CUTS: 0}
+        words[Header.EPISODES] = min(header[Header.EPISODES], oldest * reader.lanes)
+        starts[int(folder.name[6:])] = Start(words)
+        steps, created = steps + reader.steps, max(created, reader.info.created)
+    return FoundOutpost(path, starts, steps, created) if starts else None

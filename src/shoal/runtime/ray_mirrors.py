@@ -1,0 +1,269 @@
+"""Mirrors: the role at home that fetches new rows from all outposts, and tells them what is new. Ray carries it.
+
+Each outpost has a courier, a Ray actor on its node. Several fetches are on the way to it at a time; each brings an
+order along and waits there until there is enough to send. What actors wait for is also told at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shoal.errors import RunInUse
+from shoal.loops.courier import HomeFolder, LinkStart, NodeFolder, Order, Parcel
+from shoal.loops.plan import Plan
+from shoal.loops.reports import LinkReport, MirrorReport
+from shoal.loops.run_paths import RunPaths
+from shoal.loops.weights import Weights
+from shoal.runtime.run_folder import RunFolder
+
+IN_FLIGHT = 2
+"""Fetches on the way to one courier: while one parcel travels, the next is packed."""
+FETCH_SECONDS = 0.25
+SILENT_SECONDS = 5.0
+START_SECONDS = 40.0
+"""A new courier's process may take so long to start, on a busy machine."""
+DRAIN_SECONDS = 10.0
+"""After the end, outposts have so long to send what is left."""
+WEIGHT_BYTES_PER_SECOND = 40e6
+"""For each outpost, where nobody waits for weights: rows need the link, too."""
+_WAIT, _HURRY = 0.02, 0.001
+_LOCK_SECONDS = 15.0
+
+
+class Place(NamedTuple):
+    """Where an outpost is."""
+
+    node: str
+    """Ray's id."""
+    path: Path
+    """Its folder there."""
+
+
+class Courier:
+    """An outpost's side, in a process on its node."""
+
+    def __init__(self) -> None:
+        self._folder: NodeFolder | None = None
+        self._held: Any = None
+
+    def open(self, path: Path, start: LinkStart) -> None:
+        """Opens the outpost's folder, and keeps it from being freed or used by another run."""
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while self._held is None:
+            try:
+                self._held = RunFolder(path).lock()
+            except RunInUse:  # the courier before this one is being ended
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        self._folder = NodeFolder(RunPaths(path, path), start)
+
+    def fetch(self, order: Order, weights: Weights | None, seconds: float) -> Parcel:
+        """Obeys, then waits until there is something worth sending."""
+        assert self._folder is not None, "open comes first"
+        self._folder.deliver(order, weights)
+        return self._folder.fetch(seconds)
+
+    @ray.method(concurrency_group="urgent")
+    def deliver(self, order: Order, weights: Weights | None) -> int:
+        """Obeys at once; returns the version of the weights here."""
+        assert self._folder is not None, "open comes first"
+        return self._folder.deliver(order, weights)
+
+
+class _Link:
+    """Home's end of the way to one courier."""
+
+    def __init__(self, number: int, place: Place, actors: tuple[int, ...], home: HomeFolder) -> None:
+        self.number, self.place, self.actors, self._home = number, place, actors, home
+        self.restarts = -1
+        self.behind = self.lost_before = self.lost = 0
+        self.waits = self.closed = False
+        self._counts()
+        self.begin()
+
+    def _counts(self) -> None:
+        self.rows = self.nbytes = self.calls = 0
+        self.lag = 0.0
+
+    def begin(self) -> None:
+        """Gives the outpost a courier, in place of one that died."""
+        affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
+        made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
+        self.courier = made.options(scheduling_strategy=affinity).remote()
+        self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
+        self.opening, self.told = True, self._home.urgent(self.actors)
+        self.urgent: Any = None
+        self.version, self.weights_at, self.ordered_at = 0, 0.0, time.monotonic()
+        self.answered = time.monotonic()
+        self.restarts += 1
+        self.lost_before, self.lost = self.lost_before + self.lost, 0
+        self.calls += 2
+
+    @property
+    def silent(self) -> float:
+        """Seconds since it answered, if that is too long."""
+        since = time.monotonic() - self.answered
+        return since if since > (START_SECONDS if self.opening else SILENT_SECONDS) else 0.0
+
+    def ask(self, board: _Weights) -> None:
+        """Keeps fetches on the way."""
+        while not self.opening and len(self.fetches) < IN_FLIGHT:
+            self.fetches.append(self.courier.fetch.remote(*self._order(board), FETCH_SECONDS))
+            self.calls += 1
+
+    def hurry(self, board: _Weights, *, stop: bool = False) -> None:
+        """Tells the outpost at once what its actors wait for."""
+        if self.opening or self.urgent is not None:
+            return
+        told = self._home.urgent(self.actors)
+        if stop or (self.waits and self._home.hurries and told != self.told):
+            self.urgent = self.courier.deliver.remote(*self._order(board))
+            self.calls += 1
+
+    def take(self, reference: Any) -> None:
+        """Takes an answer, which has arrived.
+
+        Raises:
+            RayError: the courier is gone.
+        """
+        if reference is self.urgent:
+            self.urgent, self.version = None, ray.get(reference)
+            return
+        answer = ray.get(self.fetches.popleft())
+        now = time.monotonic()
+        if self.opening:
+            self.opening, self.answered = False, now
+            return
+        self.lag, self.answered = max(self.lag, now - self.answered), now
+        parcel: Parcel = answer
+        self._home.take(parcel)
+        self.rows += sum(chunk.rows for chunk in parcel.chunks.values())
+        self.nbytes += parcel.data.nbytes
+        self.behind, self.lost, self.waits, self.closed = parcel.behind, parcel.lost, parcel.waits, parcel.closed
+        self.version = max(self.version, parcel.version)
+
+    def report(self) -> LinkReport:
+        """Since the last report."""
+        lost = self.lost_before + self.lost
+        told = LinkReport(
+            self.rows, self.nbytes, self.calls, self.behind, lost, self.restarts, self.lag, round(self.silent, 1)
+        )
+        self._counts()
+        return told
+
+    def end(self) -> None:
+        """Ends the courier."""
+        with contextlib.suppress(RayError):
+            ray.kill(self.courier)
+
+    def _order(self, board: _Weights) -> tuple[Order, Any]:
+        now = time.monotonic()
+        horizon, self.ordered_at = min(1.0, now - self.ordered_at), now
+        self.told = self._home.urgent(self.actors)
+        order = self._home.order(self.actors, horizon)
+        pause = 0.0 if self._home.hurries else board.nbytes / WEIGHT_BYTES_PER_SECOND
+        if order.version <= self.version or now - self.weights_at < pause:
+            return order, None
+        # Again and again until the outpost has them: an order may overtake the one before, and Ray sends them once.
+        version, reference = board.newest()
+        self.weights_at = now
+        return order._replace(version=version), reference
+
+
+class _Weights:
+    """The newest weights as one object for all couriers."""
+
+    def __init__(self, home: HomeFolder) -> None:
+        self._home, self._version = home, 0
+        self._reference: Any = None
+        self.nbytes = home.weights()[1].nbytes
+
+    def newest(self) -> tuple[int, Any]:
+        """Their version, and a reference to them."""
+        if self._home.version != self._version:
+            self._version, vector = self._home.weights()
+            self._reference = ray.put(vector)
+        return self._version, self._reference
+
+
+class Mirrors:
+    """The role."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._home = plan, HomeFolder(plan)
+        self._weights = _Weights(self._home)
+        self._links: dict[int, _Link] = {}
+        self._notes: list[str] = []
+
+    def run(self, *, seconds: float, outposts: Mapping[int, Place]) -> MirrorReport:
+        """Keeps all folders in step for so long; after the end until the outposts have sent everything. Returns early
+        when an outpost falls silent.
+        """
+        began = time.monotonic()
+        deadline = began + seconds
+        self._follow(outposts)
+        stopping = False
+        while (now := time.monotonic()) < deadline:
+            if self._home.stop and not stopping:
+                stopping, deadline = True, now + DRAIN_SECONDS
+                for link in self._links.values():
+                    link.hurry(self._weights, stop=True)
+            if stopping and all(link.closed or link.silent for link in self._links.values()):
+                break
+            if not stopping and any(link.silent for link in self._links.values()):
+                break
+            self._work()
+        links = {number: link.report() for number, link in self._links.items()}
+        notes, self._notes = tuple(self._notes), []
+        return MirrorReport(time.monotonic() - began, links, notes)
+
+    @property
+    def stopping(self) -> bool:
+        return self._home.stop
+
+    def end(self) -> None:
+        """Ends the couriers."""
+        for link in self._links.values():
+            link.end()
+
+    def _work(self) -> None:
+        links = self._links.values()
+        for link in links:
+            link.ask(self._weights)
+            link.hurry(self._weights)
+        heads = ((reference, link) for link in links for reference in (*list(link.fetches)[:1], link.urgent))
+        waiting = {reference: link for reference, link in heads if reference is not None}
+        if not waiting:
+            time.sleep(_WAIT)
+            return
+        hurries = self._home.hurries and any(link.waits for link in links)
+        done, _ = ray.wait(list(waiting), num_returns=1, timeout=_HURRY if hurries else _WAIT)
+        for reference in done:
+            link = waiting[reference]
+            try:
+                link.take(reference)
+            except RayTaskError as error:
+                raise cast(BaseException, error.cause) from error
+            except RayError:
+                self._notes.append(f"the courier of outpost {link.number} ended; started again")
+                link.end()
+                link.begin()
+
+    def _follow(self, outposts: Mapping[int, Place]) -> None:
+        """Begins where outposts are now."""
+        for number, place in outposts.items():
+            link = self._links.get(number)
+            if link is None or link.place != place:
+                if link is not None:
+                    link.end()
+                self._links[number] = _Link(number, place, self._plan.outposts[number], self._home)

@@ -1,0 +1,322 @@
+"""The nodes of a cluster that a run uses: which actors are where, what is reserved there, and where they go when a
+node is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from shoal.errors import PlacementError, ShoalError
+from shoal.loops.plan import Plan
+from shoal.loops.preparation import Start, where_it_stopped
+from shoal.loops.reports import MirrorReport
+from shoal.loops.run_paths import RunPaths
+from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outpost, open_outpost
+from shoal.runtime.placement import Node, choose_home, choose_refuge, place_actors
+from shoal.runtime.ray_cluster import Cluster, cluster, listens
+from shoal.runtime.ray_hosts import with_settings, without_settings
+from shoal.runtime.ray_mirrors import Place
+
+PLACEMENT_SECONDS = 30.0
+TASK_SECONDS = 60.0
+"""For a task on another node, whose process may have to import torch first."""
+
+
+@dataclass
+class Site:
+    """Home or an outpost: a node, a folder and what is reserved for the roles there."""
+
+    node: Node
+    actors: tuple[int, ...] = ()
+    found: FoundOutpost | None = None
+    """What an earlier execution left there."""
+    path: Path | None = None
+    """The outpost's folder."""
+    group: PlacementGroup | None = None
+    needs: list[dict[str, float]] = field(default_factory=list)
+    """What each of its roles reserves."""
+    moves: int = 0
+    """How often it lost its node."""
+
+
+class RoleProcess(Protocol):
+    """What is shown of a role."""
+
+    name: str
+    outpost: int | None
+
+
+class Nodes:
+    """Home, which is this node, and the outposts."""
+
+    def __init__(self, found: Cluster, plan: Plan, mark: str | None = None) -> None:
+        """Args:
+        found: the Ray to use.
+        plan: the run's plan; without an address everything is at home.
+        mark: of the run's replay, if it has had one: then its outposts are looked for.
+        """
+        self.cluster = found
+        self.home = Site(_node(found.node, found.node["Resources"], here=True))
+        self.outposts: list[Site] = []
+        self._mark = mark or ""
+        if plan.settings.address:
+            self._spread(plan, mark)
+        self.plan = replace(plan, outposts=tuple(site.actors for site in self.outposts))
+
+    def _spread(self, plan: Plan, mark: str | None) -> None:
+        """Decides where actors are: where their shards are, or else by free cores."""
+        nodes = alive_nodes(self.cluster.node["NodeID"])
+        if len(nodes) == 1:
+            return
+        self.home.node = next(node for node in nodes if node.here)
+        left = set(range(plan.settings.actors))
+        found = _ask_nodes(nodes, mark, plan.settings.replay.path) if mark else []
+        room = {node.id: node.cpus for node in nodes}
+        for node, one in sorted(found, key=lambda pair: -pair[1].created):
+            actors = tuple(sorted(one.starts))
+            if left.issuperset(actors):
+                left -= set(actors)
+                room[node.id] = max(0.0, room[node.id] - len(actors))
+                self.outposts.append(Site(node, actors, one, one.path))
+        nodes = [replace(node, cpus=room[node.id]) for node in nodes]
+        home = next(node for node in nodes if node.here)
+        beside = plan.settings.learners + 1
+        choose_home([home], beside, gpu=False)
+        placed = place_actors(nodes, home, beside, len(left))
+        for node in dict.fromkeys(placed):
+            if not node.here:
+                actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
+                self.outposts.append(Site(node, actors))
+
+    @property
+    def starts(self) -> dict[int, Start]:
+        """Where mirrors of shards that outposts still hold begin, by actor."""
+        return {actor: start for site in self.outposts if site.found for actor, start in site.found.starts.items()}
+
+    @property
+    def recovered_steps(self) -> int:
+        """Environment steps that the shards of found outposts count."""
+        return sum(site.found.steps for site in self.outposts if site.found)
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """Where the outposts are, by number."""
+        return {
+            number: Place(site.node.id, site.path) for number, site in enumerate(self.outposts) if site.path is not None
+        }
+
+    def site(self, outpost: int | None) -> Site:
+        """Home, or an outpost."""
+        return self.home if outpost is None else self.outposts[outpost]
+
+    def plan_for(self, plan: Plan, outpost: int | None) -> Plan:
+        """The plan of a role there."""
+        if outpost is None:
+            return plan
+        path = self.outposts[outpost].path
+        assert path is not None, "open comes first"
+        return replace(plan.at(RunPaths(path, plan.paths.checkpoints)), outpost=outpost)
+
+    # ---- reservations
+
+    def reserve(self, needs: Mapping[int | None, list[dict[str, float]]]) -> None:
+        """Reserves what the roles need: by outpost, None for home; one entry for each role.
+
+        Raises:
+            PlacementError: a node is too small, or has no room within `PLACEMENT_SECONDS`.
+        """
+        total = self.cluster.node["Resources"]
+        wanted = sum(need["CPU"] for need in needs[None])
+        if total.get("CPU", 0) < wanted:
+            raise PlacementError(
+                f"This run's {len(needs[None])} roles need {wanted:g} CPUs on this node, which has "
+                f"{total.get('CPU', 0):g} CPUs for Ray. "
+                "Use fewer actors, or start Ray with more: `ray.init(num_cpus=…)`, `ray start --num-cpus=…`."
+            )
+        for outpost, each in needs.items():
+            site = self.site(outpost)
+            site.needs, site.group = each, _reserve(site.node, each)
+        deadline = time.monotonic() + PLACEMENT_SECONDS
+        for outpost, each in needs.items():
+            site = self.site(outpost)
+            if not site.group or ray.wait([site.group.ready()], timeout=max(0.1, deadline - time.monotonic()))[0]:
+                continue
+            self.release()
+            cpus, gpus = sum(need["CPU"] for need in each), sum(need.get("GPU", 0) for need in each)
+            free = available_resources_per_node().get(site.node.id, {}).get("CPU", 0)
+            raise PlacementError(
+                f"Ray could not place this run's {len(each)} roles on node {site.node.name} within "
+                f"{PLACEMENT_SECONDS:.0f} s. They need {cpus:g} CPUs{f' and {gpus:g} GPU' if gpus else ''}; of the "
+                f"node's {site.node.cpus:g} CPUs {free:g} are free. Use fewer actors, or free some."
+            )
+
+    def options(self, outpost: int | None, bundle: int) -> dict[str, Any]:
+        """How Ray places the process of a role: the n-th of its site."""
+        site = self.site(outpost)
+        need = site.needs[bundle]
+        place: Any = NodeAffinitySchedulingStrategy(site.node.id, soft=False)
+        if site.group is not None and need["CPU"]:
+            index = sum(bool(one["CPU"]) for one in site.needs[:bundle])
+            place = PlacementGroupSchedulingStrategy(site.group, placement_group_bundle_index=index)
+        return {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "scheduling_strategy": place}
+
+    def release(self) -> None:
+        """Gives back what is reserved."""
+        for site in (self.home, *self.outposts):
+            if site.group is not None:
+                with suppress(RayError):
+                    remove_placement_group(site.group)
+                site.group = None
+
+    # ---- folders
+
+    def open(self, plan: Plan, folder: Path, roles: int, outposts: Sequence[int] | None = None) -> list[str]:
+        """Makes the folders of outposts, of all by default; returns notes.
+
+        Raises:
+            PlacementError: a node does not answer.
+            ShoalError: its folder cannot be made.
+        """
+        asked = {}
+        for number in range(len(self.outposts)) if outposts is None else outposts:
+            site = self.outposts[number]
+            starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
+            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
+            asked[_on(site.node.id, _open_outpost).remote(*given)] = site
+        notes = []
+        for reference, (path, told) in _answers(asked, "made the folder of its actors").items():
+            asked[reference].path = path
+            notes += told
+        return notes
+
+    def described(self, roles: Sequence[RoleProcess], report: MirrorReport | None) -> dict[str, Any]:
+        """Who is where, and how the links are doing: for `nodes.json`."""
+        sites = []
+        for number in (None, *range(len(self.outposts))):
+            site, link = self.site(number), report.links.get(number) if report and number is not None else None
+            told: dict[str, Any] = {"outpost": number, "node": site.node.id, "address": site.node.address}
+            if link is not None and report is not None:
+                told |= {
+                    "rows_per_second": link.rows / report.seconds,
+                    "mb_per_second": link.nbytes / 1e6 / report.seconds,
+                }
+                told |= {"rows_behind": link.behind, "rows_lost": link.lost, "lag_seconds": link.lag}
+                told |= {"calls_per_second": link.calls / report.seconds, "courier_restarts": link.restarts}
+            told |= {"roles": [one.name for one in roles if one.outpost == number]}
+            sites.append(told | {"path": None if site.path is None else str(site.path), "moves": site.moves})
+        return {"written": time.time(), "sites": sites}
+
+    def mark(self, mark: str) -> None:
+        """The mark of the run's replay."""
+        self._mark = mark
+
+    def free(self) -> None:
+        """Removes the outposts' folders: the run is complete."""
+        for site in self.outposts:
+            with suppress(RayError, ShoalError):
+                if site.path is not None:
+                    ray.get(_on(site.node.id, free_outpost).remote(site.path, self._mark), timeout=10)
+
+    # ---- lost nodes
+
+    def is_lost(self, outpost: int, silent: float) -> bool:
+        """Whether an outpost's node is lost, after so many seconds of silence."""
+        node = next((one for one in ray.nodes() if one["NodeID"] == self.outposts[outpost].node.id), None)
+        if node is None or not node["Alive"]:
+            return True
+        sign = listens((node["NodeManagerAddress"], node["NodeManagerPort"]))
+        return sign is False or (sign is None and silent > 0)
+
+    def move(self, outpost: int) -> str:
+        """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
+        site = self.outposts[outpost]
+        if site.group is not None:
+            with suppress(RayError):
+                remove_placement_group(site.group)
+        nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
+        site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
+        site.moves += 1
+        share = min(1.0, int(100 * site.node.cpus / max(1, len(site.needs))) / 100)
+        site.needs = [{"CPU": share} for _ in site.needs]
+        site.group = _reserve(site.node, site.needs) if share else None
+        where = f"its actors go on on {site.node.name}"
+        return where if share == 1 else f"{where}, where {len(site.needs)} roles share {int(site.node.cpus)} free cores"
+
+
+@contextmanager
+def join_nodes(plan: Plan, mark: str | None, note: Callable[[str], None]) -> Iterator[Nodes]:
+    """Joins the cluster at the run's address, and decides where its actors are."""
+    with cluster(plan.settings.address, 0, note) as found:
+        yield Nodes(found, plan, mark)
+
+
+def alive_nodes(here: str) -> list[Node]:
+    """The cluster's nodes with what is free on each; `here`: the id of this one."""
+    free = available_resources_per_node()
+    alive = (node for node in ray.nodes() if node["Alive"])
+    return [_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
+
+
+def _node(node: Mapping[str, Any], resources: Mapping[str, float], *, here: bool) -> Node:
+    address, cpus, gpus = node["NodeManagerAddress"], resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    return Node(node["NodeID"], address, cpus, gpus, here=here)
+
+
+def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup | None:
+    """Bundles on this node, for those that need anything."""
+    bundles = [dict(need) for need in needs if need["CPU"]]
+    if not bundles:
+        return None
+    group: PlacementGroup = placement_group(
+        bundles, strategy="PACK", bundle_label_selector=[{"ray.io/node-id": node.id}] * len(bundles)
+    )
+    return group
+
+
+def _on(node: str, function: Callable[..., Any]) -> Any:
+    """A task on a node."""
+    task: Any = ray.remote(function)
+    affinity = NodeAffinitySchedulingStrategy(node, soft=False)
+    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
+
+
+def _open_outpost(plan: Plan, settings: dict[str, Any], *rest: Any) -> tuple[Path, list[str]]:
+    return open_outpost(with_settings(plan, settings), *rest)
+
+
+def _ask_nodes(nodes: Sequence[Node], mark: str, requested: Path | None) -> list[tuple[Node, FoundOutpost]]:
+    """What earlier executions of a run left on all nodes. A node that does not answer in time has nothing to give."""
+    asked = {_on(node.id, find_outposts).remote(mark, requested): node for node in nodes}
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TASK_SECONDS)
+    for reference in late:
+        ray.cancel(reference, force=True)
+    found = []
+    for reference in done:
+        with suppress(RayError):
+            found += [(asked[reference], one) for one in ray.get(reference)]
+    return found
+
+
+def _answers(asked: Mapping[Any, Site], done: str) -> dict[Any, Any]:
+    """The results of tasks on sites' nodes, which should have `done` something."""
+    deadline, answers = time.monotonic() + TASK_SECONDS, {}
+    for reference, site in asked.items():
+        try:
+            answers[reference] = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
+        except RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, ShoalError) else ShoalError(repr(error.cause))
+            raise type(cause)(f"On node {site.node.name}: {cause}") from error
+        except RayError as error:
+            raise PlacementError(f"Node {site.node.name} has not {done} within {TASK_SECONDS:.0f} s.") from error
+    return answers
