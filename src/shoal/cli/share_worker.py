@@ -89,7 +89,8 @@ def _free_registry(path: Path) -> None:
 
     with contextlib.suppress(ConfigError):  # somebody else was first
         registry = connect_registry(path)
-        if not any(one.pid != os.getpid() and registry.is_held(one.buffer_id) for one in registry.entries()):
+        others = (one for one in registry.entries() if one.pid != os.getpid() and not one.origin)
+        if not any(registry.is_held(one.buffer_id) for one in others):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -86,3 +86,13 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
         room[chosen] -= 1
         places.append(chosen)
     return places
+
+
+def spread_runs(nodes: Sequence[Node], runs: int) -> list[Node]:
+    """The node of each of several equal runs: always the one with the most free cores left, this one among equals."""
+    free = {node.id: node.cpus for node in nodes}
+    chosen = []
+    for _ in range(runs):
+        chosen.append(max(nodes, key=lambda node: (free[node.id], node.here)))
+        free[chosen[-1].id] -= 1
+    return chosen

@@ -17,13 +17,13 @@ import numpy as np
 from shoal.errors import ReplayError
 from shoal.replay import ShardInfo, ShardReader
 from shoal.replay.mirror import Bytes, Chunk, RowTaker, chunk_bytes
-from shoal.replay.shard import ring_margin
+from shoal.replay.shard_files import ring_margin
 from shoal.sharing.peer import find_fault, open_peer
 from shoal.sharing.registry import Registry
 from shoal.sharing.shared_buffer import SharedBuffer
 
 MOST_BYTES = 16 * 2**20
-"""Of the rows in one parcel: a parcel is held in Ray's object store until it is read."""
+"""Of the rows in one delivery: a delivery is held in Ray's object store until it is read."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     rows: tuple[int, ...]
 
 
-class Parcel(NamedTuple):
+class Delivery(NamedTuple):
     """The answer to one request."""
 
     offers: tuple[Offer, ...]
@@ -56,7 +56,7 @@ class Parcel(NamedTuple):
     rows: Bytes
     """The rows of all chunks, one chunk after the other."""
     more: bool
-    """Whether there were more than one parcel may hold."""
+    """Whether there were more than one delivery may hold."""
 
 
 class Offers:
@@ -66,7 +66,7 @@ class Offers:
         self._registry = registry
         self._open: dict[str, tuple[str, list[ShardReader]]] = {}  # generation and shards, by buffer
 
-    def parcel(self, wanted: Mapping[str, Wanted], most: int = MOST_BYTES) -> Parcel:
+    def deliver(self, wanted: Mapping[str, Wanted], most: int = MOST_BYTES) -> Delivery:
         """What is offered now, and rows that follow what the other node has.
 
         Args:
@@ -89,8 +89,8 @@ class Offers:
         for (name, index, taker), size in zip(takers, sizes, strict=True):
             chunk = taker.take(rows[at : at + size])
             chunks.append((name, index, chunk))
-            at += chunk_bytes(taker.reader.info, chunk.count)
-        return Parcel(tuple(offers), tuple(chunks), rows[:at], any(taker.behind > 0 for *_, taker in takers))
+            at += chunk_bytes(taker.reader.info, chunk.rows)
+        return Delivery(tuple(offers), tuple(chunks), rows[:at], any(taker.behind > 0 for *_, taker in takers))
 
     def _offer(self, entry: SharedBuffer) -> Offer | None:
         """None for a buffer that cannot be read: the runs of this node refuse it, too, and say why."""
@@ -111,7 +111,7 @@ class Offers:
 
 
 def _is_own(entry: SharedBuffer) -> bool:
-    """Whether it is a buffer of this node, with rows. Mirrors are not passed on: everybody asks the original's node."""
+    """Whether it is a buffer of this node, with rows. Mirrors are not passed on: nodes ask the original's node."""
     return not entry.origin and entry.description is not None and bool(entry.shards)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
+from ray._private import services
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from shoal.errors import ConfigError, PlacementError
@@ -24,7 +26,7 @@ from shoal.sharing.process import ProcessId
 from shoal.sharing.ray_link import start_agent
 from shoal.sharing.shared_buffer import require_name
 
-START_SECONDS = 60.0
+START_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 _ATTEMPTS = 3
 """An agent that nobody used may end while it is asked."""
 
@@ -58,6 +60,29 @@ def join_group(name: str, address: str, node: str | None, sizes: Mapping[str, An
     return path
 
 
+def connect(address: str, otherwise: str) -> None:
+    """Connects this process to a running cluster.
+
+    Args:
+        address: of the cluster.
+        otherwise: what the user can do if there is none.
+
+    Raises:
+        PlacementError: nobody is there.
+    """
+    try:
+        # Asked first: Ray would try for five minutes.
+        if found := services.canonicalize_bootstrap_address(address):
+            host, _, port = found.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        reason = str(error).strip().splitlines()[0].removesuffix(".")
+        raise PlacementError(
+            f"Cannot join the Ray cluster at {address!r}: {reason}. Is it running (`ray status`)? {otherwise}"
+        ) from error
+
+
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
     """A connection to the cluster, closed afterwards if it was opened here."""
@@ -71,13 +96,7 @@ def _connected(address: str) -> Iterator[None]:
     here = threading.current_thread() is threading.main_thread()
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)} if here else {}
     try:
-        try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise PlacementError(
-                f"Cannot join the Ray cluster at {address!r}: {str(error).strip().splitlines()[0]} Is it running "
-                "(`ray status`)? Leave address and name out to share on this machine alone."
-            ) from error
+        connect(address, "Leave address and name out to share on this machine alone.")
         yield
     finally:
         with suppress(RayError):

@@ -19,8 +19,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.replay.storage import sharing_folder
-from shoal.sharing.mirrors import Mirrors
-from shoal.sharing.offers import Offers, Parcel, Wanted
+from shoal.sharing.mirrored_peers import MirroredPeers
+from shoal.sharing.offers import Delivery, Offers, Wanted
 from shoal.sharing.process import ProcessId
 from shoal.sharing.registry import Registry, create_distributed_registry
 
@@ -44,7 +44,7 @@ class LinkAgent:
         self._registry = create_distributed_registry(path=path, **sizes)
         self._registry.take_over()
         self._offers = Offers(Registry(path))
-        self._mirrors = Mirrors(Registry(path))
+        self._mirrors = MirroredPeers(Registry(path))
         self._members: set[ProcessId] = set()
         self._used = time.monotonic()
         self._agents: dict[str, Any] = {}
@@ -59,9 +59,9 @@ class LinkAgent:
         self._members.add(member)
         return self._registry.path
 
-    def parcel(self, wanted: Mapping[str, Wanted]) -> Parcel:
-        """For the agent of another node: see `Offers.parcel`."""
-        return self._offers.parcel(wanted)
+    def deliver(self, wanted: Mapping[str, Wanted]) -> Delivery:
+        """For the agent of another node: see `Offers.deliver`."""
+        return self._offers.deliver(wanted)
 
     def stop(self) -> None:
         """Removes the registry with all buffers. The agent does nothing any more."""
@@ -97,18 +97,18 @@ class LinkAgent:
             self._agents = agents_of(self._group, known=self._agents, without=self._node)
         for node, agent in self._agents.items():
             if node not in self._flights.values():
-                self._flights[agent.parcel.remote(self._mirrors.wanted(node))] = node
+                self._flights[agent.deliver.remote(self._mirrors.wanted(node))] = node
         more = False
         ready, _ = ray.wait(list(self._flights), num_returns=len(self._flights), timeout=PERIOD_SECONDS)
         for answer in ready:
             node = self._flights.pop(answer)
             try:
-                parcel = ray.get(answer)
+                delivery = ray.get(answer)
             except RayError:  # its node is dead, or its agent is being restarted: it is asked again
                 self._agents.pop(node, None)
                 continue
-            self._mirrors.take(node, parcel)
-            more |= parcel.more
+            self._mirrors.take(node, delivery)
+            more |= delivery.more
         return more
 
 

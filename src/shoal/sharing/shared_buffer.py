@@ -33,7 +33,7 @@ class SharedBuffer:
     env_id: str = ""
     """The environment it was registered with; empty when none was named."""
     origin: str = ""
-    """For a mirror: the node of the original, and which one it is; see `mirrors`. Empty for a buffer of this node."""
+    """For a mirror: its original's node, name and generation; see `mirrored_peers`. Empty for a buffer of this node."""
     refused: str = ""
     """Why a mirror could not be made; empty when there is one."""
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from shoal.replay import Header, ShardReader, ShardWriter
-from shoal.sharing import Description, Registry, create_distributed_registry, mirrors
+from shoal.sharing import Description, Registry, create_distributed_registry, mirrored_peers
 from shoal.sharing.member import MemberShard, Membership
-from shoal.sharing.mirrors import Mirrors
+from shoal.sharing.mirrored_peers import MirroredPeers
 from shoal.sharing.offers import Offers
 from shoal.sharing.pool import Pool
 from shoal.sharing.rows import transition_schema
@@ -49,12 +49,12 @@ class Link:
     """One direction between two nodes."""
 
     def __init__(self, source: Registry, target: Registry, most: int = 10_000, node: str = NODE) -> None:
-        self.offers, self.mirrors, self._most, self._node = Offers(source), Mirrors(target), most, node
+        self.offers, self.mirrors, self._most, self._node = Offers(source), MirroredPeers(target), most, node
 
     def turn(self) -> bool:
-        parcel = self.offers.parcel(self.mirrors.wanted(self._node), self._most)
-        self.mirrors.take(self._node, parcel)
-        return parcel.more
+        delivery = self.offers.deliver(self.mirrors.wanted(self._node), self._most)
+        self.mirrors.take(self._node, delivery)
+        return delivery.more
 
     def settle(self) -> None:
         self.turn()  # makes what is new
@@ -176,7 +176,7 @@ def test_a_successor_removes_what_is_not_whole(nodes: Nodes) -> None:
     link.settle()
     shard = mirrored(nodes[1]).path
     (shard / "reward.bin").unlink()
-    assert Mirrors(nodes[1]).wanted(NODE) == {} and entries(nodes[1]) == []
+    assert MirroredPeers(nodes[1]).wanted(NODE) == {} and entries(nodes[1]) == []
 
 
 def test_a_node_that_is_silent_is_dropped_after_the_usual_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,14 +194,14 @@ def test_without_room_a_peer_is_refused_with_the_numbers(nodes: Nodes, monkeypat
     run, own, link = make_run(nodes[0]), make_run(nodes[1], "two"), Link(*nodes)
     write(run.writer, 10)
     write(own.writer, 10)
-    monkeypatch.setattr(mirrors, "available", lambda path: 100)
+    monkeypatch.setattr(mirrored_peers, "available", lambda path: 100)
     link.settle()
     pool = Pool([own.reader], own.member.buffer_id, nodes[1], MEANING, "self_heavy", 1.0)
     assert pool.draws(8) == 0
     assert pool.refused["one"].startswith("there is no room for a copy of its rows on this machine: it needs 1.1 KiB")
     assert not list(nodes[1].path.glob("*/shard_*"))
     monkeypatch.undo()
-    monkeypatch.setattr(mirrors, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(mirrored_peers, "RETRY_SECONDS", 0.0)
     link.settle()
     assert mirrored(nodes[1]).head == 10
 

@@ -1,7 +1,7 @@
-"""Mirrors: the buffers of other nodes, as ordinary buffers of this node's registry.
+"""MirroredPeers: the buffers of other nodes, as ordinary buffers of this node's registry.
 
-    offers = Offers(registry)                        mirrors = Mirrors(registry)             # on another node
-    parcel = offers.parcel(wanted)                   mirrors.take(node, parcel)
+    offers = Offers(registry)                        mirrors = MirroredPeers(registry)             # on another node
+    delivery = offers.deliver(wanted)                   mirrors.take(node, delivery)
 
 Runs read a mirror like any other peer. Its entry is written when it has caught up with its original; until then most
 of its rows would be empty. A mirror takes as much memory as its original; if there is too little, its entry says so and
@@ -17,11 +17,10 @@ import time
 from dataclasses import dataclass, replace
 
 from shoal.errors import NoSpace, ReplayError
-from shoal.replay import create_shard
+from shoal.replay import Header, create_shard
 from shoal.replay.mirror import Bytes, Chunk, MirrorWriter, chunk_bytes
-from shoal.replay.shard import Header
 from shoal.replay.storage import available, gib
-from shoal.sharing.offers import Offer, Parcel, Wanted
+from shoal.sharing.offers import Delivery, Offer, Wanted
 from shoal.sharing.presence import Presence
 from shoal.sharing.registry import Registry
 from shoal.sharing.shared_buffer import UNREADABLE, SharedBuffer
@@ -45,7 +44,7 @@ class _Mirror:
         return self.entry.origin.rpartition(" ")[2]
 
 
-class Mirrors:
+class MirroredPeers:
     """The mirrors of one node. One thread uses it."""
 
     def __init__(self, registry: Registry) -> None:
@@ -67,11 +66,11 @@ class Mirrors:
             if there == node and not mirror.entry.refused
         }
 
-    def take(self, node: str, parcel: Parcel) -> None:
+    def take(self, node: str, delivery: Delivery) -> None:
         """Makes, continues and removes mirrors as a node's answer says."""
         now = time.monotonic()
         self._heard[node] = now
-        offers = {offer.entry.buffer_id: offer for offer in parcel.offers}
+        offers = {offer.entry.buffer_id: offer for offer in delivery.offers}
         for (there, buffer), mirror in list(self._mirrors.items()):
             if there == node:
                 offer = offers.get(buffer)
@@ -79,11 +78,11 @@ class Mirrors:
                 if stale or (mirror.entry.refused and now - mirror.made > RETRY_SECONDS):
                     self._remove(there, buffer)
         at = 0
-        for buffer, index, chunk in parcel.chunks:
+        for buffer, index, chunk in delivery.chunks:
             info = offers[buffer].shards[index]
-            size = chunk_bytes(info, chunk.count)
+            size = chunk_bytes(info, chunk.rows)
             if (node, buffer) in self._mirrors:
-                self._append(node, buffer, index, chunk, parcel.rows[at : at + size])
+                self._append(node, buffer, index, chunk, delivery.rows[at : at + size])
             at += size
         for buffer, offer in offers.items():
             if (node, buffer) not in self._mirrors:
