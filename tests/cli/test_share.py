@@ -86,6 +86,12 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_made(
     assert not Path("runs").exists()
 
 
+def test_an_address_without_a_cluster_is_refused_at_once(run_shoal: Shoal) -> None:
+    result = run_shoal("share", "sb3_sac_pendulum", "--address", "127.0.0.1:1")
+    assert result.code == 1 and "Cannot join the Ray cluster at '127.0.0.1:1'" in result.err
+    assert "Leave --address out" in result.err and not Path("runs").exists()
+
+
 def test_without_stable_baselines3_it_says_how_to_get_it(run_shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     result = run_shoal("share", "sb3_sac_pendulum")

@@ -242,7 +242,7 @@ def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path
             for name, count in Counter(node.name for _, node in placed).items():
                 table.note(f"{count} of them on node {name}")
             sizes = registry_sizes(candidates, options) if options.sharing else None
-            ended = launch_on_cluster(found, placed, partial(plan, options), folder, sizes, *watch)
+            ended = launch_on_cluster(found, placed, partial(plan, options, launcher=0), folder, sizes, *watch)
         if stop.is_set():
             table.note("Stopped: every run was told to save.")
     return any(one.failed for one in ended)

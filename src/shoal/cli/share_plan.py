@@ -129,9 +129,21 @@ def open_registry(candidates: Sequence[Candidate], options: ShareOptions, folder
 
 
 def plan(
-    options: ShareOptions, candidates: Sequence[Candidate], folder: Path, registry: Registry | None
+    options: ShareOptions,
+    candidates: Sequence[Candidate],
+    folder: Path,
+    registry: Registry | None,
+    launcher: int | None = None,
 ) -> list[PlannedRun]:
-    """Folders, specifications, commands and environment variables. On a cluster it is called on the runs' node."""
+    """Folders, specifications, commands and environment variables. On a cluster it is called on the runs' node.
+
+    Args:
+        options: what was asked of all runs.
+        candidates: the runs.
+        folder: of the launch.
+        registry: None when nothing is shared.
+        launcher: see `WorkerSpec`; by default this process.
+    """
     group = folder.parent.name if options.wandb else None
     runs = []
     for number, one in enumerate(candidates):
@@ -140,7 +152,7 @@ def plan(
         spec = WorkerSpec(
             run_id=one.name,
             folder=str(own),
-            launcher=os.getpid(),
+            launcher=os.getpid() if launcher is None else launcher,
             registry=None if registry is None else str(registry.path),
             group=group,
             sb3=None if one.sb3 is None else one.sb3.model_dump(mode="json"),

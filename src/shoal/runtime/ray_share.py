@@ -37,6 +37,11 @@ MARK = ".launch"
 PIECE_BYTES = 16 * 2**20
 POLL_SECONDS, START_SECONDS = 0.3, 120.0
 _LOST = -9
+_WAIT = "while wait $run; code=$?; kill -0 $run 2>/dev/null; do :; done; exit $code"
+_SHELTER = ("sh", "-c", f'trap "kill -TERM \\$run" TERM; "$@" & run=$!; {_WAIT}', "sh")
+"""A shell between host and run. When Ray ends a host, it kills the children of the host; the run then notices that its
+parent is gone, saves and stops.
+"""
 
 
 class Progress(NamedTuple):
@@ -74,7 +79,10 @@ class RunHost:
             raise ConfigError(f"{explained(error)} Choose an --out that every node can write to.") from error
         runs = plan(candidates, folder, None if registry is None else Registry(registry))
         self._rows = [RunRow(run.name, run.algorithm, "starting", run.reads, run.target_steps) for run in runs]
-        runs = [replace(run, environment=_as_outside_ray(run.environment)) for run in runs]
+        runs = [
+            replace(run, command=(*_SHELTER, *run.command), environment=_as_outside_ray(run.environment))
+            for run in runs
+        ]
         self._thread = threading.Thread(target=self._launch, args=(runs,), daemon=True)
         self._thread.start()
         return [replace(run, environment={}) for run in runs], shared
