@@ -147,6 +147,11 @@ class LinkReport:
     """Longest time between two parcels, in seconds."""
     silent: float
     """Seconds since it answered, if that is worrying; else 0."""
+    rows_per_second: float = 0.0
+
+    def unsent(self, silent: float) -> int:
+        """About how many rows the outpost has and home has not, after so many seconds of silence."""
+        return self.behind + round(self.rows_per_second * (self.lag + silent))
 
 
 @dataclass(frozen=True)

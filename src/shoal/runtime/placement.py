@@ -72,7 +72,7 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
     Raises:
         PlacementError: there are too few cores.
     """
-    room = {node: int(node.cpus) - (beside if node == home else 0) for node in nodes}
+    room = {node: max(0, int(node.cpus) - (beside if node == home else 0)) for node in nodes}
     if sum(room.values()) < actors:
         free = ", ".join(f"{node.name} {int(node.cpus)}" for node in nodes)
         raise PlacementError(

@@ -7,6 +7,7 @@ order along and waits there until there is enough to send. What actors wait for 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -85,14 +86,15 @@ class _Link:
 
     def __init__(self, number: int, place: Place, actors: tuple[int, ...], home: HomeFolder) -> None:
         self.number, self.place, self.actors, self._home = number, place, actors, home
-        self.restarts = -1
+        self.restarts, self.failures, self.begin_at = -1, 0, 0.0
         self.behind = self.lost_before = self.lost = 0
-        self.waits = self.closed = False
+        self.waits, self.closed, self.rate = False, False, 0.0
         self._counts()
         self.begin()
 
     def _counts(self) -> None:
         self.rows = self.nbytes = self.calls = 0
+        self.counted_at = time.monotonic()
         self.lag = 0.0
 
     def begin(self) -> None:
@@ -105,18 +107,29 @@ class _Link:
         self.urgent: Any = None
         self.version, self.weights_at, self.ordered_at = 0, 0.0, time.monotonic()
         self.answered = time.monotonic()
+        self.begin_at = math.inf
         self.restarts += 1
         self.lost_before, self.lost = self.lost_before + self.lost, 0
         self.calls += 2
 
+    def fail(self) -> None:
+        """Its courier is gone: another one begins a little later, in case its node is gone, too."""
+        self.end()
+        self.failures += 1
+        self.fetches.clear()
+        self.opening, self.urgent = True, None
+        self.begin_at = time.monotonic() + min(5.0, 0.1 * 4**self.failures)
+
     @property
     def silent(self) -> float:
-        """Seconds since it answered, if that is too long."""
+        """Seconds since it answered, if that is too long, or if its couriers die one after the other."""
         since = time.monotonic() - self.answered
-        return since if since > (START_SECONDS if self.opening else SILENT_SECONDS) else 0.0
+        return since if since > (START_SECONDS if self.opening else SILENT_SECONDS) or self.failures > 1 else 0.0
 
     def ask(self, board: _Weights) -> None:
         """Keeps fetches on the way."""
+        if time.monotonic() >= self.begin_at:
+            self.begin()
         while not self.opening and len(self.fetches) < IN_FLIGHT:
             self.fetches.append(self.courier.fetch.remote(*self._order(board), FETCH_SECONDS))
             self.calls += 1
@@ -144,7 +157,7 @@ class _Link:
         if self.opening:
             self.opening, self.answered = False, now
             return
-        self.lag, self.answered = max(self.lag, now - self.answered), now
+        self.lag, self.answered, self.failures = max(self.lag, now - self.answered), now, 0
         parcel: Parcel = answer
         self._home.take(parcel)
         self.rows += sum(chunk.rows for chunk in parcel.chunks.values())
@@ -155,9 +168,11 @@ class _Link:
     def report(self) -> LinkReport:
         """Since the last report."""
         lost = self.lost_before + self.lost
+        rate = self.rows / max(1e-9, self.answered - self.counted_at) if self.rows else self.rate
         told = LinkReport(
-            self.rows, self.nbytes, self.calls, self.behind, lost, self.restarts, self.lag, round(self.silent, 1)
+            self.rows, self.nbytes, self.calls, self.behind, lost, self.restarts, self.lag, round(self.silent, 1), rate
         )
+        self.rate = rate
         self._counts()
         return told
 
@@ -255,9 +270,8 @@ class Mirrors:
             except RayTaskError as error:
                 raise cast(BaseException, error.cause) from error
             except RayError:
-                self._notes.append(f"the courier of outpost {link.number} ended; started again")
-                link.end()
-                link.begin()
+                self._notes.append(f"the courier of outpost {link.number} has ended; another one begins")
+                link.fail()
 
     def _follow(self, outposts: Mapping[int, Place]) -> None:
         """Begins where outposts are now."""

@@ -93,7 +93,8 @@ class Nodes:
         home = next(node for node in nodes if node.here)
         beside = plan.settings.learners + 1
         choose_home([home], beside, gpu=False)
-        placed = place_actors(nodes, home, beside, len(left))
+        served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
+        placed = place_actors(nodes, home, beside + served, len(left))
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
@@ -238,6 +239,13 @@ class Nodes:
         sign = listens((node["NodeManagerAddress"], node["NodeManagerPort"]))
         return sign is False or (sign is None and silent > 0)
 
+    def may_spread(self, outpost: int) -> bool:
+        """Whether an outpost whose roles share cores would fit on another node: one has joined, or has become free."""
+        site = self.outposts[outpost]
+        if all(need["CPU"] == 1 for need in site.needs):
+            return False
+        return any(node.cpus >= len(site.needs) for node in alive_nodes(self.home.node.id) if node.id != site.node.id)
+
     def move(self, outpost: int) -> str:
         """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
         site = self.outposts[outpost]
@@ -259,6 +267,13 @@ def join_nodes(plan: Plan, mark: str | None, note: Callable[[str], None]) -> Ite
     """Joins the cluster at the run's address, and decides where its actors are."""
     with cluster(plan.settings.address, 0, note) as found:
         yield Nodes(found, plan, mark)
+
+
+def count_free_cores(address: str) -> tuple[int, int]:
+    """The free cores of a cluster, and its nodes."""
+    with cluster(address, 0, lambda text: None) as found:
+        nodes = alive_nodes(found.node["NodeID"])
+        return sum(int(node.cpus) for node in nodes), len(nodes)
 
 
 def alive_nodes(here: str) -> list[Node]:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,9 +18,9 @@ import psutil
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from shoal.errors import ShoalError
+from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
-from shoal.loops.reports import MirrorReport, Report
+from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
@@ -33,6 +33,7 @@ from shoal.runtime.supervisor import Supervisor
 POLL_SECONDS = 0.1
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
+MOVE_ATTEMPTS = 3
 GPU_BESIDE = 0.1
 """Part of a GPU for a role that works beside training."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -104,6 +105,7 @@ class _RayFleet:
         self._all = [_RoleProcess(*one, number, one[0].outpost(one[1])) for number, one in enumerate(named)]
         self._processes: dict[str, psutil.Process] = {}
         self._pid_words = pid_words(self._plan.paths)
+        self._links: Mapping[int, LinkReport] = {}
         nodes.reserve(self._needs())
         for note in nodes.open(self._plan, folder.path, len(self._all)):
             supervisor.note(note)
@@ -229,9 +231,13 @@ class _RayFleet:
         if isinstance(report, MirrorReport):
             self._supervisor.ray_calls += sum(link.calls for link in report.links.values())
             self._note_places(report)
+            self._links = report.links
             for outpost, link in report.links.items():
                 if link.silent and not self._ledger.stop:
                     self._judge(outpost, link.silent)
+                elif not self._ledger.stop and self._nodes.may_spread(outpost):
+                    self._supervisor.note(f"a node has room for the actors of outpost {outpost}")
+                    self._supervisor.note(self._relocate(outpost))
 
     def _judge(self, outpost: int, silent: float) -> None:
         """An outpost is silent, or a role of it has died: is its node lost?"""
@@ -240,15 +246,29 @@ class _RayFleet:
             if silent:
                 self._supervisor.note(f"node {site.node.name} has not sent anything for {silent:.0f} s", recurs=True)
             return
-        self._supervisor.restarted(f"node {site.node.name}", f"silent for {silent:.0f} s" if silent else "it is gone")
+        why = f"silent for {silent:.0f} s" if silent else "it is gone"
+        if outpost in self._links:
+            why += f"; rows that it had not sent are lost, about {self._links[outpost].unsent(silent):,}"
+        lost = f"node {site.node.name}"
+        self._supervisor.restarted(lost, why, self._relocate(outpost))
+
+    def _relocate(self, outpost: int) -> str:
+        """Moves an outpost to another node, where its roles start with their next pieces of work; says where."""
         for one in self._all:
             if one.outpost == outpost and one.host is not None:
                 ray.kill(one.host)
                 one.host = one.work = None
-        self._supervisor.note(self._nodes.move(outpost))
-        for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
-            self._supervisor.note(note)
+        for attempt in range(MOVE_ATTEMPTS):
+            said = self._nodes.move(outpost)
+            try:
+                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
+                    self._supervisor.note(note)
+                break
+            except PlacementError:  # that node has died, too
+                if attempt == MOVE_ATTEMPTS - 1:
+                    raise
         self._note_places()
+        return said
 
     def _note_places(self, report: MirrorReport | None = None) -> None:
         """Tells the mirrors, and whoever looks into the run folder, where the outposts are."""

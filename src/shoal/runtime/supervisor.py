@@ -147,15 +147,15 @@ class Supervisor:
         self._write(report.env_steps, values)
         self.show()
 
-    def restarted(self, role: str, why: str) -> None:
-        """Counts a role that died and is restarted; raises ShoalError if that happens too often."""
+    def restarted(self, role: str, why: str, then: str = "started again") -> None:
+        """Counts a role or a node that died, and says what happens `then`; raises ShoalError if it is too often."""
         self.restarts += 1
         if self.restarts > self.settings.restart_limit:
             raise ShoalError(
                 f"{role} died ({why}); roles have died {self.restarts} times, more than "
                 f"restart_limit = {self.settings.restart_limit}. Look for what kills them: often too little memory."
             )
-        self.note(f"{role} died ({why}); started again, restart {self.restarts}.")
+        self.note(f"{role} died ({why}); {then}, restart {self.restarts}.")
 
     def note(self, text: str, *, recurs: bool = False) -> None:
         """Shows a line that stays on the screen. Of lines that recur, the first is shown and the others are counted."""
