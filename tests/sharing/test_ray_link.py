@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from tests.lab import LightLab, light_cluster
+from tests.lab import LightLab, light_cluster, namespaces, unavailable
 
 from shoal.errors import ConfigError, PlacementError
 from shoal.sharing import Registry, create_distributed_registry, pool
@@ -24,8 +24,8 @@ from shoal.sharing import Registry, create_distributed_registry, pool
 pytest.importorskip("stable_baselines3")
 from tests.sharing.runs_process import make, read, write
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+REASON = unavailable()
 VISIT = """
 import sys, signal, ray
 from shoal.sharing import create_distributed_registry
@@ -68,6 +68,7 @@ def rows_from(buffer: Any, run: int) -> Any:
     return steps[runs == run]
 
 
+@pytest.mark.slow
 def test_runs_of_two_nodes_share_until_one_node_dies(lab: LightLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "REFRESH_SECONDS", 0.0)
     with lab.connected():
@@ -110,6 +111,7 @@ def test_runs_of_two_nodes_share_until_one_node_dies(lab: LightLab, monkeypatch:
         assert not len(rows_from(one, 2))
 
 
+@pytest.mark.slow
 def test_a_group_that_nobody_uses_ends_with_its_agent(lab: LightLab) -> None:
     node = lab.nodes[0]
     code = [sys.executable, "-c", VISIT, node.node_id]
@@ -131,3 +133,20 @@ def test_what_cannot_be_joined_is_refused_with_the_remedy() -> None:
             create_distributed_registry(**wrong)  # type: ignore[arg-type]
     with pytest.raises(PlacementError, match=r"Cannot join the Ray cluster at '127.0.0.1:1'.*Is it running"):
         create_distributed_registry(address="127.0.0.1:1", name="a")
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+def test_the_program_in_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
+    printed = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "# team.py" in block)
+    (tmp_path / "team.py").write_text(printed)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    with namespaces(cpus=[1, 1]) as lab:
+        started = [
+            node.run([sys.executable, str(tmp_path / "team.py"), name], stdout=subprocess.PIPE, text=True)
+            for node, name in zip(lab.nodes, ("alice", "bob"), strict=True)
+        ]
+        said = [one.communicate(timeout=240)[0] for one in started]
+        assert [one.returncode for one in started] == [0, 0]
+        assert "'bob': {'fraction': 0." in said[0] and "'alice': {'fraction': 0." in said[1], said

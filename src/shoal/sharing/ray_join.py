@@ -79,8 +79,8 @@ def connect(address: str, otherwise: str) -> None:
     except (OSError, RuntimeError, ValueError, RayError) as error:
         reason = str(error).strip().splitlines()[0].removesuffix(".")
         raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason}. Is it running (`ray status`)? If it has a token: is it "
-            f"on this machine, and RAY_AUTH_MODE=token set? {otherwise}"
+            f"Cannot join the Ray cluster at {address!r}: {reason}. Is it running (`ray status`)? If it has a token: "
+            f"is it on this machine, and RAY_AUTH_MODE=token set? {otherwise}"
         ) from error
 
 
