@@ -86,6 +86,7 @@ def test_machines_without_shared_storage_and_deaths(tmp_path: Path, monkeypatch:
         wait_until(lambda: steps(1) == 4)
         time.sleep(2.0)
         head.signal(group, signal.SIGKILL)
+        group.communicate(timeout=60)
         wait_until(lambda: len(summaries(tmp_path / "share_t/launch_001")) == 4)
         assert {one["status"] for one in summaries(tmp_path / "share_t/launch_001")} == {"interrupted"}
         wait_until(lambda: not any(list(node.files.glob("shoal-*/*")) for node in lab.nodes))
