@@ -22,6 +22,7 @@ COMMANDS = (
     "resume",
     "attach",
     "stop",
+    "nodes",
     "eval",
     "share",
     "compare",

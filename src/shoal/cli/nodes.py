@@ -36,9 +36,9 @@ def nodes(run: RunPath) -> None:
     widths = [max(len(row[column]) for row in table) for column in range(len(_COLUMNS))]
     for row in table:
         typer.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-    age = duration(max(0.0, time.time() - float(found.get("written") or 0.0)))
-    owner = folder.owner()
-    typer.echo(f"\nAs of {age} ago; " + ("the run has ended." if owner is None else f"the run is going on ({owner})."))
+    written, owner = found.get("written"), folder.owner()
+    age = f"{duration(max(0.0, time.time() - written))} ago" if isinstance(written, int | float) else "some time ago"
+    typer.echo(f"\nAs of {age}; " + ("the run has ended." if owner is None else f"the run is going on ({owner})."))
 
 
 def _row(site: dict[str, Any]) -> tuple[str, ...]:
