@@ -28,7 +28,7 @@ from shoal.errors import ConfigError
 from shoal.loops.plan import Plan
 from shoal.loops.settings import RunSettings
 from shoal.run import Evaluation, Run, Which
-from shoal.runtime.execution import execute
+from shoal.runtime.placed import run_where_placed
 from shoal.runtime.repair import known_counts
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.sinks import WandbSettings
@@ -90,7 +90,7 @@ def train(
     for note in left_out(str(env_or_scenario), loaded):
         warnings.warn(note, stacklevel=2)
     plan, folder = begin(loaded, out)
-    execute(plan, folder, quiet=quiet, wandb=wandb_settings(plan.settings, folder) if wandb else None)
+    run_where_placed(plan, folder, quiet=quiet, wandb=wandb_settings(plan.settings, folder) if wandb else None)
     return Run(folder.path, trust=True)
 
 
@@ -111,7 +111,7 @@ def resume(
     trust = trust or (isinstance(run, Run) and run.trusted)
     plan, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
     board = wandb_settings(plan.settings, folder) if wandb else None
-    execute(plan, folder, resume=True, quiet=quiet, wandb=board)
+    run_where_placed(plan, folder, resume=True, quiet=quiet, wandb=board)
     return Run(folder.path, trust=True)
 
 

@@ -17,7 +17,20 @@ from shoal.cli import app, main
 from shoal.errors import ConfigError, UnknownName
 
 HEAVY = {"torch", "ray", "gymnasium", "numba", "numpy", "pydantic", "yaml"}
-COMMANDS = ("train", "resume", "eval", "share", "compare", "algorithms", "scenarios", "config", "clean")
+COMMANDS = (
+    "train",
+    "resume",
+    "attach",
+    "stop",
+    "nodes",
+    "eval",
+    "share",
+    "compare",
+    "algorithms",
+    "scenarios",
+    "config",
+    "clean",
+)
 
 
 def _environment(**changes: str) -> dict[str, str]:

@@ -34,6 +34,13 @@ def test_capacity_for_all_lanes() -> None:
         check_environment(settings_for("CartPole-v1", "apex-dqn", [*small, "actors=2", "n_step=64"]))
 
 
+def test_a_gpu_that_a_cluster_may_have_is_not_looked_for_here() -> None:
+    plan = check_environment(settings_for("CartPole-v1", "apex-dqn", ["device=cuda", "address=auto"]))
+    assert plan.needs_gpu and not plan.likes_gpu
+    plan = check_environment(settings_for("CartPole-v1", "apex-dqn", ["address=auto"]))
+    assert not plan.needs_gpu and not plan.likes_gpu  # a vector: a CPU is faster
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_missing_gpu() -> None:
     with pytest.raises(ConfigError, match="no usable GPU"):

@@ -11,6 +11,7 @@ from shoal.config.dump import dump_yaml
 from shoal.config.environment import actors_for_images, look_at
 from shoal.config.load import load_scenario, load_target, scenario_names, settings_for
 from shoal.config.values import parse_yaml
+from shoal.errors import ConfigError
 
 DISCRETE = [name for name, one in ALGORITHMS.items() if one.actions != "continuous"]
 CONTINUOUS = [name for name, one in ALGORITHMS.items() if one.actions != "discrete"]
@@ -96,3 +97,14 @@ def test_what_was_chosen_is_saved() -> None:
 @pytest.mark.parametrize(("cores", "actors"), [(1, 1), (2, 2), (4, 2), (16, 14), (64, 14)])
 def test_images_take_the_cores_that_are_free(cores: int, actors: int) -> None:
     assert actors_for_images(cores) == actors
+
+
+def test_auto_takes_every_core_that_the_other_roles_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.config.environment.usable_cores", lambda: 9)
+    settings = load_target("CartPole-v1", ["algo=apex-dqn", "actors=auto", "learners=2"])
+    assert settings.actors == 6
+    assert settings.reasons[-1] == "actors = 6: all of this machine with 9 cores, less 3 for the other roles."
+    monkeypatch.setattr("shoal.config.environment.usable_cores", lambda: 1)
+    assert load_target("CartPole-v1", ["actors=auto"]).actors == 1
+    with pytest.raises(ConfigError, match=r"actors = .*all"):
+        load_target("CartPole-v1", ["actors=all"])

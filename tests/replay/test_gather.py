@@ -40,18 +40,16 @@ def test_rows_of_two_shards_are_copied_whatever_their_dtype(
     table, width = ShardTable(readers), schema["obs"].nbytes
     shard, lane = rng.integers(0, 2, 50).astype(np.int32), rng.integers(0, LANES, 50).astype(np.int32)
     logical, target = rng.integers(0, ROWS, 50), rng.permutation(BATCH)[:50]
-    out = np.ones((steps, BATCH, *shape), dtype)
-    expected = out.copy()
-
-    def piece(part: slice) -> None:
-        keys = (shard[part], lane[part], logical[part], target[part])
-        copy_stretches(*keys, table.rows, table["boundary"], table["obs"], steps, BATCH, 1, width, out.ctypes.data)
-
-    Copier(threads).share(piece, 50, 50 * width)
+    outs = [np.ones((steps, BATCH, *shape), dtype), np.ones((BATCH, steps, *shape), dtype).swapaxes(0, 1)]
+    expected = outs[0].copy()
     for i in range(50):
         for step in range(steps):
             expected[step, target[i]] = sources[shard[i]][(logical[i] + step) % ROWS, lane[i]]
-    assert np.array_equal(out, expected)
+    for out in outs:  # rows of one time step, or those of one draw, side by side
+        plan = np.array([[steps, width, 1, *out.strides[:2], out.ctypes.data]])
+        others = [table.rows, table["boundary"], table.block(("obs",)), plan]
+        Copier(threads).share(copy_stretches, (shard, lane, logical, target), others, 50 * width)
+        assert np.array_equal(out, expected)
 
 
 def test_a_column_that_a_shard_lacks_has_no_address(shards: Any) -> None:
@@ -68,13 +66,16 @@ def test_a_batch_of_other_rows_is_refused(shards: Any) -> None:
     out = view.allocate(reader.info.schema, 4, np.zeros)
     with pytest.raises(ReplayError, match="make batches with `allocate`"):
         view._find(out._replace(obs=np.zeros((3, 4, 2), np.float32)))
+    view = SequenceView(shards.small(16, obs=(2,))[1].info.schema, 2)
+    with pytest.raises(ReplayError, match="make batches with `allocate`"):
+        view._find(out._replace(obs=np.zeros((3, 4, 4), np.float32)[..., ::2]))
 
 
 def test_a_failure_in_a_thread_is_raised() -> None:
-    def fail(part: slice) -> None:
+    def fail(part: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("in a thread")
         time.sleep(0.05)  # leaves the other thread a piece of the work
 
     with pytest.raises(RuntimeError, match="in a thread"):
-        Copier(2).share(fail, 4, gather.PARALLEL_BYTES)
+        Copier(2).share(fail, (np.arange(4),), (), gather.PARALLEL_BYTES)

@@ -24,7 +24,7 @@ def find(tree: SumTree, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def leaves_of(tree: SumTree) -> np.ndarray:
     """The priorities of all rows."""
-    rows, lanes = tree._ring
+    rows, lanes, _ = tree._ring
     return tree._blocks[tree._levels[-1] :].reshape(-1)[: rows * lanes]
 
 
@@ -40,7 +40,7 @@ def update(tree: SumTree, values: np.ndarray, leaves: np.ndarray, priorities: np
 def filled(values: np.ndarray) -> SumTree:
     """A tree of these leaves."""
     tree = SumTree(len(values), 1)
-    tree.set_range(0, values)
+    tree.set_rows(0, values)
     return tree
 
 
@@ -95,7 +95,7 @@ def test_updates_leave_every_sum_right(capacity: int, changes: list[tuple]) -> N
         else:
             start = change[1] % capacity
             priorities = np.array(change[2][: capacity - start])
-            tree.set_range(start, priorities)
+            tree.set_rows(start, priorities)
             values[start : start + len(priorities)] = priorities
         assert np.array_equal(leaves_of(tree), values)
         assert tree.total == pytest.approx(values.sum(), rel=1e-12)
@@ -113,7 +113,7 @@ def test_sums_do_not_drift() -> None:
         update(tree, values, rng.integers(0, capacity, 500), 10.0 ** rng.uniform(-6, 3, 500))
     assert np.array_equal(leaves_of(tree), values)
     assert tree.total == filled(values).total
-    tree.set_range(0, np.zeros(capacity))
+    tree.set_rows(0, np.zeros(capacity))
     assert tree.total == 0.0
 
 
@@ -144,7 +144,7 @@ def test_leaves_of_priority_zero_are_never_drawn() -> None:
 def test_nothing_to_set_is_no_error() -> None:
     tree = filled(np.ones(4))
     update(tree, np.ones(4), np.empty(0, np.int64), np.empty(0))
-    tree.set_range(2, np.empty(0))
+    tree.set_rows(2, np.empty(0))
     assert tree.total == 4.0
 
 
@@ -153,13 +153,13 @@ def test_rows_of_a_ring_that_went_round_for_years(rows: int, lanes: int) -> None
     """Positions come from products of floats, not from divisions: they must be exact for any number of rows."""
     rng = np.random.default_rng(rows)
     tree = SumTree(rows, lanes)
-    tree.set_range(0, np.ones(rows * lanes))
+    tree.set_rows(0, np.ones(rows * lanes))
     for newest in (rows - 1, 10**6, 2**45 + 1, 2**50):
         logical = newest - rng.integers(0, rows, 64)
         logical = np.clip(logical, max(0, newest - rows + 1), newest)
         lane = rng.integers(0, lanes, 64).astype(np.int32)
         keys = Keys(np.zeros(64, np.int32), lane, logical)
-        tree.set_range(0, np.ones(rows * lanes))
+        tree.set_rows(0, np.ones(rows * lanes))
         assert tree.update(0, keys, np.full(64, 3.0), max(0, newest - rows + 1), newest + 1) == 0
         expected = np.ones(rows * lanes)
         expected[logical % rows * lanes + lane] = 3.0
@@ -174,3 +174,28 @@ def test_rows_of_a_ring_that_went_round_for_years(rows: int, lanes: int) -> None
         np.testing.assert_allclose(
             probabilities, expected[drawn.logical % rows * lanes + drawn.lane] / tree.total, rtol=1e-12
         )
+
+
+@pytest.mark.parametrize(("rows", "lanes", "period"), [(12, 3, 4), (4000, 8, 40), (30, 1, 30)])
+def test_a_period_skips_the_rows_between(rows: int, lanes: int, period: int) -> None:
+    """The same draws and sums as with a leaf for every row, most of them zero."""
+    rng = np.random.default_rng(rows)
+    for newest in (rows - 1, 10**6 + 7, 2**45 + 1):
+        few, all_rows = SumTree(rows, lanes, period), SumTree(rows, lanes)
+        values = rng.random((rows, lanes)) * (np.arange(rows)[:, None] % period == 0)
+        for first, stop in ((0, rows), (rows // 3, rows), (1, min(period, rows))):  # the last holds no start
+            for tree in (few, all_rows):
+                tree.set_rows(first, values[first:stop].reshape(-1))
+        logical = newest - rng.integers(0, rows, 200)
+        logical[::2] -= logical[::2] % period
+        lane = rng.integers(0, lanes, 200).astype(np.int32)
+        keys, oldest = Keys(np.zeros(200, np.int32), lane, logical), newest - rows + 1
+        priorities = rng.random(200)
+        stale = [tree.update(0, keys, priorities, oldest, newest + 1) for tree in (few, all_rows)]
+        assert stale[0] == stale[1] == np.count_nonzero(logical < oldest)
+        assert few.total == pytest.approx(all_rows.total, rel=1e-12)
+        points, drawn, chances = rng.random(100), [Keys.empty(100), Keys.empty(100)], [np.empty(100), np.empty(100)]
+        for tree, found, chance in zip((few, all_rows), drawn, chances, strict=True):
+            tree.draw(points.copy(), 0, tree.total / 100, 0.0, tree.total, newest, (found.lane, found.logical, chance))
+        assert np.array_equal(drawn[0].logical, drawn[1].logical) and np.array_equal(drawn[0].lane, drawn[1].lane)
+        np.testing.assert_allclose(*chances, rtol=1e-12)

@@ -24,6 +24,7 @@ from shoal.errors import ReplayError, WrongSchema
 from shoal.replay import Column, NStepView, Prioritized, Replay, SequenceView, Uniform
 from shoal.replay.gather import Copier
 from shoal.replay.shard_table import ShardTable
+from shoal.replay.views import SMALL
 from shoal.types import CUT, FINAL, STEP, Keys, Sample, Sequence
 
 EXTRAS = (Column("log_prob", "float32"), Column("core", "float32", (3,)), Column("odd", "uint8", (5,)))
@@ -407,6 +408,16 @@ def test_views_that_cannot_be_are_refused(schema_of: Callable[..., Any]) -> None
         SequenceView(schema, 2, 0, ("logits",))
     with pytest.raises(ReplayError, match="core"):
         SequenceView(schema, 2, 0, ("core", "log_prob"), ("core",))
+
+
+def test_small_rows_lie_draw_by_draw_and_large_ones_by_time(schema_of: Any) -> None:
+    """Time is the first axis either way. Extras stay by time: learners drop their last row."""
+    schema = schema_of(obs=(17,), extras=(Column("logits", "float32", (3,)),))
+    assert schema["obs"].nbytes > SMALL >= schema["action"].nbytes
+    batch: Any = SequenceView(schema, 4, 1, ("logits",)).allocate(schema, 8, np.zeros)
+    assert batch.obs.shape == (6, 8, 17) and batch.obs.flags.c_contiguous
+    assert batch.reward.shape == (5, 8) and batch.reward.T.flags.c_contiguous
+    assert batch.extras["logits"].shape == (6, 8, 3) and batch.extras["logits"].flags.c_contiguous
 
 
 def test_a_narrowed_batch_is_the_same_memory(schema_of: Any) -> None:

@@ -19,7 +19,7 @@ from shoal.loops.plan import Plan, make_plan
 from shoal.loops.reports import Report
 from shoal.metrics_file import read_metrics
 from shoal.runtime import execution
-from shoal.runtime.roster import Bounds, RosterEntry, list_roles, make_roster
+from shoal.runtime.roster import Bounds, RosterEntry, count_beside, count_roles, list_roles, make_roster
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.supervisor import Supervisor
 
@@ -99,6 +99,12 @@ def test_roles_in_words() -> None:
     assert list_roles(roster) == "learner, inference, 1 actor, evaluator"
     more = RosterEntry("tally", Tally, tallying, count=3)
     assert list_roles((*roster, more)) == "learner, inference, 1 actor, evaluator, 3 tallys"
+
+
+def test_all_roles_except_actors_are_beside_the_learner() -> None:
+    for changes in ({}, {"learners": 2}, {"actor": {"inference": "served"}}):
+        settings = corridor(runtime="ray", **changes)
+        assert count_beside(settings) == count_roles(make_roster(make_plan(settings))) - settings.actors
 
 
 def test_a_new_role_has_its_own_seed() -> None:

@@ -225,9 +225,7 @@ def continuous_learner(
         published_whole=False,
         watched={
             "policy": lambda obs, _: policy.body.plain(policy.features(policy.normalized(obs))),
-            "critic": lambda obs, action: critic.body.plain(
-                critic.features(policy.normalized(obs)), squashed(action)
-            ),
+            "critic": lambda obs, action: critic.body.plain(critic.features(policy.normalized(obs)), squashed(action)),
         },
     )
 

@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
+from shoal.cli.attach import attach, stop
 from shoal.cli.clean import clean
 from shoal.cli.compare import compare
 from shoal.cli.evaluate import evaluate
 from shoal.cli.listing import algorithms, config, scenarios
+from shoal.cli.nodes import nodes
 from shoal.cli.share import ShareCommand, share
 from shoal.cli.train import resume, train
 from shoal.errors import ConfigError, ShoalError, explained
@@ -43,6 +45,8 @@ First steps:
 )
 app.command("train")(train)
 app.command("resume")(resume)
+app.command("attach")(attach)
+app.command("stop")(stop)
 app.command("eval")(evaluate)
 app.command("share", cls=ShareCommand)(share)
 app.command("compare")(compare)
@@ -50,6 +54,7 @@ app.command("algorithms")(algorithms)
 app.command("scenarios")(scenarios)
 app.command("config")(config)
 app.command("clean")(clean)
+app.command("nodes")(nodes)
 
 
 def _version(wanted: bool) -> None:

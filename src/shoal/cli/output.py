@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +16,16 @@ import typer
 
 if TYPE_CHECKING:
     from shoal.loops.settings import RunSettings
+    from shoal.runtime.looking_on import Answer, Ask
     from shoal.runtime.run_folder import RunFolder, Summary
 
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="A run's folder, such as runs/latest.")
 ]
+
+Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster, or auto.")]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; print the run's folder only.")]
 
 Trust = Annotated[
     bool,
@@ -50,6 +57,42 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     hours, minutes = int(seconds // 3600), int(seconds % 3600 // 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {int(seconds % 60):02d} s"
+
+
+def question() -> Ask | None:
+    """Asks what a Ctrl-C means for a run on another node; None where nobody can answer."""
+    return _ask if sys.stdin.isatty() and sys.stdout.isatty() else None
+
+
+def _ask() -> Answer:
+    answers: dict[str, Answer] = {"s": "stop", "d": "detach", "w": "watch"}
+    while True:
+        try:
+            typed = input("\nStop the run, detach (it goes on), or go on watching? [s/d/w] ").strip().lower()
+        except EOFError:  # the terminal is gone
+            return "detach"
+        if typed[:1] in answers:
+            return answers[typed[:1]]
+
+
+def conclude(settings: RunSettings, folder: RunFolder, summary: Summary | None, *, quiet: bool = False) -> None:
+    """Prints how a run ended, or that it goes on without this terminal.
+
+    Raises:
+        typer.Exit: it failed.
+    """
+    # The run has ended: a Ctrl-C now, or while the interpreter shuts down, must not turn it into a failure.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run = relative(folder.path)
+    if quiet:
+        typer.echo(run)
+    elif summary is None:
+        name = shlex.quote(run)
+        typer.echo(f"The run goes on. `shoal attach {name}` looks on again, `shoal stop {name}` stops it.")
+    else:
+        print_outcome(settings, folder, summary)
+    if summary is not None and summary.status == "failed":
+        raise typer.Exit(1)
 
 
 def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import RunPath, Trust, nothing_begun, print_outcome, relative
+from shoal.cli.output import Address, Quiet, RunPath, Trust, conclude, nothing_begun, question, relative
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ Seconds = Annotated[str | None, typer.Option("--seconds", metavar="S", help="Sto
 StopReturn = Annotated[
     str | None, typer.Option("--stop-return", metavar="R", help="Stop when the mean evaluation return reaches this.")
 ]
-Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help="A running Ray cluster, or auto.")]
 Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Of the learner: auto, cpu, cuda, cuda:1.")
 ]
@@ -33,7 +31,6 @@ Runtime = Annotated[
     typer.Option("--runtime", metavar="inline|ray", help="ray: a process per role; inline: one, reproducible."),
 ]
 Wandb = Annotated[bool, typer.Option("--wandb", help="Also log to Weights & Biases; offline when there is no API key.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; print the run's folder only.")]
 
 
 def train(
@@ -49,7 +46,9 @@ def train(
     algo: Annotated[
         str | None, typer.Option("--algo", metavar="NAME", help="One of `shoal algorithms`, or module:NAME.")
     ] = None,
-    actors: Annotated[str | None, typer.Option("--actors", metavar="N", help="Actor processes.")] = None,
+    actors: Annotated[
+        str | None, typer.Option("--actors", metavar="N", help="Actor processes, or auto: all cores.")
+    ] = None,
     steps: Steps = None,
     seconds: Seconds = None,
     stop_return: StopReturn = None,
@@ -75,6 +74,9 @@ def train(
     scenario, it ends at the return where the environment counts as solved, and after 1,000,000 steps at the latest.
     Ctrl-C stops it cleanly, and `shoal resume` continues it.
 
+    With --address, the learner goes to the node of the cluster that suits it, one with a GPU if it uses one. If that is
+    another node, this command only looks on: Ctrl-C asks, and `shoal attach` and `shoal stop` find the run again.
+
     \b
     Examples:
       shoal train CartPole-v1
@@ -84,7 +86,7 @@ def train(
       shoal train CartPole-v1 --algo my_module:ALGORITHM          an algorithm of your own
       shoal train CartPole-v1 network=my_module:make_torso        a network of your own
       shoal train CartPole-v1 --runtime inline --steps 20_000     reproducible, in one process
-      shoal train pong_apex_dqn --address auto --actors 8         on this node of a Ray cluster
+      shoal train pong_apex_dqn --address auto --actors 8         on a Ray cluster, beside its GPU
     """
     words = [*(settings or [])]
     if target is not None and "=" in target:
@@ -159,20 +161,13 @@ def _named_in(words: list[str]) -> str | None:
 
 def _run(plan: Plan, folder: RunFolder, *, resume: bool, quiet: bool, wandb: bool) -> None:
     from shoal.api import wandb_settings
-    from shoal.runtime.execution import execute
+    from shoal.runtime.placed import run_where_placed
 
     board = wandb_settings(plan.settings, folder) if wandb else None
     try:
-        summary = execute(plan, folder, resume=resume, console=None, quiet=quiet, wandb=board)
+        summary = run_where_placed(plan, folder, resume=resume, quiet=quiet, wandb=board, ask=question())
     except ShoalError:
         if folder.path.is_dir():
             typer.echo(f"The run failed; its folder is {relative(folder.path)}.", err=True)
         raise
-    # The run has ended: a Ctrl-C now, or while the interpreter shuts down, must not turn it into a failure.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if quiet:
-        typer.echo(relative(folder.path))
-    else:
-        print_outcome(plan.settings, folder, summary)
-    if summary.status == "failed":
-        raise typer.Exit(1)
+    conclude(plan.settings, folder, summary, quiet=quiet)

@@ -9,12 +9,11 @@ from itertools import product
 import torch
 
 from shoal.algorithms import ALGORITHMS
-from shoal.algorithms.compiled import require_compiler
 from shoal.envs import try_levels
 from shoal.errors import ConfigError, EnvError
 from shoal.loops.curriculum import label
 from shoal.loops.plan import Plan, learner_draws, make_limiter, make_plan, require_room_for_queue, require_servable
-from shoal.loops.precision import require_bfloat16
+from shoal.loops.requirements import is_placed_later, require_machine
 from shoal.loops.settings import RunSettings
 from shoal.loops.trial import try_own_code
 from shoal.replay.settings import ReplaySettings
@@ -70,7 +69,7 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
 
 
 def check_environment(settings: RunSettings) -> Plan:
-    """The run's plan. Refuses settings that do not fit the environment or this machine.
+    """The run's plan. Refuses settings that do not fit the environment or, without a cluster, this machine.
 
     Raises:
         UnknownName: no environment has this id.
@@ -99,16 +98,8 @@ def check_environment(settings: RunSettings) -> Plan:
         )
     require_room_for_queue(plan)
     _require_levels(plan)
-    device = plan.require_devices()
-    if settings.learner.compile and device.type == "cpu":
-        require_compiler()
-    if settings.actor.inference == "served":
-        _ = plan.inference_device
-    _ = plan.evaluation_device
-    if settings.actor.precision == "bfloat16":
-        require_bfloat16("actor.precision = bfloat16", "float32")
-    if settings.learner.autocast and device.type == "cpu":
-        require_bfloat16("learner.autocast = true", "false")
+    if not is_placed_later(settings):
+        require_machine(plan)
     return plan
 
 

@@ -74,6 +74,25 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, asked: Mapping[str, Any], *, 
     return {**suited, "reasons": reasons}
 
 
+def with_all_cores(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`actors: auto`, as a number and a reason: an actor for every core that the other roles leave free, of this
+    machine or of the cluster at the run's address.
+    """
+    learners, address = asked.get("learners"), asked.get("address")
+    beside = (learners if isinstance(learners, int) else 1) + 1
+    if isinstance(address, str):
+        from shoal.runtime.ray_nodes import count_free_cores  # here: loads Ray
+
+        cores, nodes = count_free_cores(address)
+        where = f"{nodes} nodes with {cores} free cores"
+    else:
+        cores = usable_cores()
+        where = f"this machine with {cores} cores"
+    actors = max(1, cores - beside)
+    reasons = [*asked.get("reasons", ()), f"actors = {actors}: all of {where}, less {beside} for the other roles."]
+    return {"actors": actors, "reasons": reasons}
+
+
 def _set(asked: Mapping[str, Any], section: str, name: str) -> Any:
     given = asked.get(section)
     return given.get(name) if isinstance(given, Mapping) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.algorithms import get_algorithm
 from shoal.algorithms.choice import choose_algorithm
-from shoal.config.environment import Look, suited_to
+from shoal.config.environment import Look, suited_to, with_all_cores
 from shoal.config.fields import Fields, Key, dotted
 from shoal.config.values import parse_yaml, shown
 from shoal.errors import ConfigError
@@ -70,6 +70,8 @@ def layered(
     if goal_left_out(scenario, data.get("env")) is not None:
         below["stop"] = {key: value for key, value in below["stop"].items() if key != "mean_return"}
         data, problems = overridden(below, overrides, fields)
+    if data.get("actors") == "auto" and look is not None:
+        data |= with_all_cores(data)
     return fields, data, problems
 
 

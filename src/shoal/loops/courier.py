@@ -38,7 +38,10 @@ PARCEL_STEPS = 400
 """Environment steps that are worth a call of their own: two or three calls per thousand steps."""
 HURRY_SECONDS = 0.01
 """How long a new row waits if some actors wait for the learner, and the others still work."""
-LOOK_SECONDS = 0.001
+LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
+"""Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
+that actors could use.
+"""
 _COUNTED = (Header.HEAD, Header.STEPS, Header.EPISODES)
 """Words of a shard that other nodes know."""
 _GRANTED = (Header.CURSOR, Header.GRANT)
@@ -180,7 +183,7 @@ class NodeFolder:
                 break
             if self._ledger.stop:
                 break
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS if self._hurries else CALM_LOOK_SECONDS)
         return self._pack()
 
     def _pack(self) -> Parcel:

@@ -162,6 +162,23 @@ class Plan:
         return devices[0]
 
     @property
+    def needs_gpu(self) -> bool:
+        """Whether the settings name one, whatever this machine has."""
+        return any(one.startswith("cuda") for one in (*self._wanted_devices, self.settings.evaluation.policy_device))
+
+    @property
+    def likes_gpu(self) -> bool:
+        """Whether learner or inference server would use one if there is one."""
+        return self.spec.sees_images and "auto" in self._wanted_devices
+
+    @property
+    def _wanted_devices(self) -> list[str]:
+        learner = self.settings.learner.device
+        learners = [] if self.pushes is not None else [learner] if isinstance(learner, str) else list(learner)
+        server = self.settings.actor.inference_device if self.settings.actor.inference == "served" else "auto"
+        return learners if server == "auto" else [*learners, server]  # auto: the learner's
+
+    @property
     def inference_device(self) -> torch.device:
         """Where the inference server computes."""
         wanted = self.settings.actor.inference_device

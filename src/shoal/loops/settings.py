@@ -135,7 +135,9 @@ class RunSettings(_Section):
     env: EnvSettings
     algo: str = Field("apex-dqn", description="Algorithm: of `shoal algorithms`, or your own as `module:NAME`.")
     algorithm: SerializeAsAny[AlgorithmConfig] = Field(description="The algorithm's own hyper-parameters.")
-    actors: int = Field(2, ge=1, le=4096, description="Actor processes.")
+    actors: int = Field(
+        2, ge=1, le=4096, description="Actor processes; auto: one for every free core, of the cluster if there is one."
+    )
     actor: ActorSettings = ActorSettings()
     learners: int = Field(
         1, ge=1, le=64, description="Learner processes. They divide each batch; what is learned does not depend on it."

@@ -12,7 +12,7 @@ reason columns and outputs are addresses: nothing checks bounds, `views` checks 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,6 +30,7 @@ from shoal.replay.memory import (
     load_uint32,
     prefetch,
 )
+from shoal.types import Keys
 
 PARALLEL_BYTES = 1 << 20
 """One thread copies smaller batches faster than another wakes up."""
@@ -41,10 +42,13 @@ BYTE, HALF, WORD, WORDS = 1, 4, 8, 64
 """Rows of one byte, of half a word, and of whole words up to 64 bytes are copied without a call of memcpy."""
 LINE, PAGE, AHEAD = 64, 4096, 512
 """Bytes of a cache line, of a page of shared memory, and to prefetch of each page of the next draw."""
+DRAWS_AHEAD = 2
+"""Sequences are prefetched this many draws before they are copied: more of them push each other out of the cache."""
 
 _INTS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _SHORTS = numba.types.Array(numba.int32, 1, "C", readonly=True)
 _KEYS = (_SHORTS, _SHORTS, _INTS)
+_TABLE = numba.types.Array(numba.int64, 2, "C", readonly=True)
 _OUT_FLOATS = numba.float32[::1]
 _INT = numba.int64
 
@@ -180,47 +184,75 @@ def n_step_rows(  # type: ignore[no-untyped-def]
                 _copy_stack(column, boundary[s], base, ring, newest, before, stack, width, into)
 
 
-_STRETCHES = numba.void(*(*_KEYS, _INTS, _INTS, _INTS, _INTS), *(_INT,) * 5)
+_STRETCHES = numba.void(*(*_KEYS, _INTS, _INTS, _INTS), _TABLE, _TABLE)
 
 
 @numba.njit(_STRETCHES, nogil=True, cache=True)
-def copy_stretches(  # type: ignore[no-untyped-def]
-    shard, lane, logical, target, rows, boundary, column, steps, batch, stack, width, out
-):
-    """`steps` neighbouring rows of a column from each key on, time-major: out[t * batch + target]; `stack` frames each.
+def copy_stretches(shard, lane, logical, target, rows, boundary, columns, plan):  # type: ignore[no-untyped-def]
+    """Neighbouring rows of several columns, from each key on.
 
-    `boundary` is read only where frames are stacked.
+    Args:
+        columns: [column, shard] addresses.
+        plan: [column, 6] how many rows, bytes of a row, frames of a row; then of the output: bytes from one row to the
+            next, from one draw to the next, and its address. `boundary` is read only where frames are stacked.
     """
-    for i in range(logical.shape[0]):
-        s = np.uintp(shard[i])
-        start = column[s] + (lane[i] * rows[s] + logical[i] % rows[s]) * width
-        for ahead in range(0, min(steps * width, PAGE), LINE):  # all of a short sequence: a third faster
-            prefetch(start + ahead)
-    for i in range(logical.shape[0]):
+    count = logical.shape[0]
+    position = np.empty(count, np.int64)
+    for i in range(count):
+        position[i] = logical[i] % rows[np.uintp(shard[i])]
+    for i in range(-DRAWS_AHEAD, count):
+        soon = i + DRAWS_AHEAD
+        if soon < count:
+            s = np.uintp(shard[soon])
+            row = lane[soon] * rows[s] + position[soon]
+            for c in range(plan.shape[0]):
+                start = columns[c, s] + row * plan[c, 1]
+                for ahead in range(0, min(plan[c, 0] * plan[c, 1], PAGE), LINE):
+                    prefetch(start + ahead)
+        if i < 0:
+            continue
         s = np.uintp(shard[i])
         ring = rows[s]
-        base, newest = lane[i] * ring, logical[i] % ring
-        for step in range(steps):
-            into = out + (step * batch + target[i]) * stack * width
-            if stack == 1:
-                _copy_row(into, column[s] + (base + newest) * width, width)
-            else:
-                _copy_stack(column[s], boundary[s], base, ring, newest, logical[i] + step, stack, width, into)
-            newest = newest + 1 if newest + 1 < ring else 0
+        base = lane[i] * ring
+        for c in range(plan.shape[0]):
+            steps, width, stack, per_step, newest = plan[c, 0], plan[c, 1], plan[c, 2], plan[c, 3], position[i]
+            column, into = columns[c, s], plan[c, 5] + target[i] * plan[c, 4]
+            if stack == 1 and (per_step == width or steps == 1):  # neighbours here and there: in one piece
+                unbroken = min(steps, ring - newest)
+                copy_bytes(into, column + (base + newest) * width, unbroken * width)
+                if unbroken < steps:
+                    copy_bytes(into + unbroken * width, column + base * width, (steps - unbroken) * width)
+                continue
+            for step in range(steps):
+                if stack == 1:
+                    _copy_row(into, column + (base + newest) * width, width)
+                else:
+                    _copy_stack(column, boundary[s], base, ring, newest, logical[i] + step, stack, width, into)
+                into += per_step
+                newest = newest + 1 if newest + 1 < ring else 0
 
 
-@numba.njit(numba.int64(*_KEYS, _INT, _INT, _INTS, _INTS), nogil=True, cache=True)
-def sum_uint32(shard, lane, logical, count, stride, rows, column):  # type: ignore[no-untyped-def]
-    """Sum of a column over every `stride`-th of the first `count` keys; shards without it count as 0."""
+@numba.njit(numba.int64(*_KEYS, _INT, _INT, _INT, _INTS, _INTS), nogil=True, cache=True)
+def sum_uint32(shard, lane, logical, later, count, stride, rows, column):  # type: ignore[no-untyped-def]
+    """Sum of a column, `later` rows after every `stride`-th of the first `count` keys; shards without it count as 0."""
     total = np.int64(0)
     for i in range(0, count, stride):
         s = np.uintp(shard[i])
-        prefetch(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s]))
+        prefetch(column[s] + 4 * (lane[i] * rows[s] + (logical[i] + later) % rows[s]))
     for i in range(0, count, stride):
         s = np.uintp(shard[i])
         if column[s] != 0:
-            total += np.int64(load_uint32(column[s] + 4 * (lane[i] * rows[s] + logical[i] % rows[s])))
+            total += np.int64(load_uint32(column[s] + 4 * (lane[i] * rows[s] + (logical[i] + later) % rows[s])))
     return total
+
+
+@numba.njit(numba.boolean(_INTS, _INT), nogil=True, cache=True)
+def any_below(numbers, bound):  # type: ignore[no-untyped-def]
+    """Whether any of them is. numpy's `min` takes three times as long for a batch."""
+    for i in range(numbers.shape[0]):
+        if numbers[i] < bound:
+            return True
+    return False
 
 
 class Copier:
@@ -230,12 +262,22 @@ class Copier:
         self.threads = max(1, threads)
         self._pool = ThreadPoolExecutor(self.threads - 1, "shoal-gather") if self.threads > 1 else None
 
-    def share(self, copy: Callable[[slice], Any], count: int, nbytes: int) -> None:
-        """Runs `copy` over slices of `count` rows, on several threads if `nbytes` in all are worth it."""
+    def transitions(self, keys: Keys, target: Any, others: Sequence[Any], nbytes: int) -> None:
+        """`n_step_rows`."""
+        self.share(n_step_rows, (*keys, target), others, nbytes)
+
+    def stretches(self, keys: Keys, target: Any, others: Sequence[Any], nbytes: int) -> None:
+        """`copy_stretches`."""
+        self.share(copy_stretches, (*keys, target), others, nbytes)
+
+    def share(self, copy: Callable[..., Any], draws: Sequence[Any], others: Sequence[Any], nbytes: int) -> None:
+        """Runs `copy(*draws, *others)`: on several threads if `nbytes` in all are worth it, each with a part of the
+        arrays `draws`.
+        """
         if self._pool is None or nbytes < PARALLEL_BYTES:
-            copy(slice(0, count))
+            copy(*draws, *others)
             return
-        pieces = self.threads * PIECES
+        pieces, count = self.threads * PIECES, len(draws[0])
         edges = [count * piece // pieces for piece in range(pieces + 1)]
         waiting = deque(map(slice, edges[:-1], edges[1:]))
 
@@ -245,10 +287,10 @@ class Copier:
                     part = waiting.popleft()
                 except IndexError:
                     return
-                copy(part)
+                copy(*(one[part] for one in draws), *others)
 
-        others = [self._pool.submit(work) for _ in range(self.threads - 1)]
+        helpers = [self._pool.submit(work) for _ in range(self.threads - 1)]
         work()
-        for other in others:
-            if not other.cancel():  # one that has not started is not needed any more
-                other.result()
+        for helper in helpers:
+            if not helper.cancel():  # one that has not started is not needed any more
+                helper.result()

@@ -237,6 +237,5 @@ class Replay:
         """
         if not count:
             return math.nan
-        keys = keys._replace(logical=keys.logical + self._steps // 2)
-        total = sum_uint32(*keys, count, VERSION_STRIDE, self._table.rows, self._table["weights_version"])
-        return float(total) / len(range(0, count, VERSION_STRIDE))
+        which, table = (self._steps // 2, count, VERSION_STRIDE), self._table
+        return float(sum_uint32(*keys, *which, table.rows, table["weights_version"]) / -(-count // VERSION_STRIDE))

@@ -167,7 +167,7 @@ class ShardReader:
     @property
     def head(self) -> int:
         """Rows ever published."""
-        head = self.header[Header.HEAD]
+        head = self.header.words[_HEAD]
         fence()
         return head
 
@@ -175,7 +175,7 @@ class ShardReader:
     def oldest(self) -> int:
         """The oldest logical row that is certainly whole at this moment. Ask again after copying."""
         fence()
-        return max(0, self.header[Header.CLAIM] - self.rows)
+        return max(0, self.header.words[_CLAIM] - self.rows)
 
     def oldest_beyond(self, margin: int) -> int:
         """The oldest row that is `margin` rows away from being overwritten; 0 while the ring is filling."""

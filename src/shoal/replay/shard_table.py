@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from shoal.replay.gather import any_below
 from shoal.replay.shard import ShardReader
 from shoal.types import Keys
 
@@ -23,6 +24,7 @@ class ShardTable:
         self.endless: Int64s = np.empty(0, np.int64)
         """No limit, for kernels that take the row where each shard ends, when the selector has checked that already."""
         self._address: dict[str, Int64s] = {}
+        self._blocks: dict[tuple[str, ...], Int64s] = {}
         for shard in shards:
             self.add(shard)
 
@@ -41,6 +43,7 @@ class ShardTable:
         self.lanes = np.array([one.lanes for one in self.shards], np.int64)
         self.endless = np.full(len(self.shards), np.iinfo(np.int64).max)
         self._address.clear()
+        self._blocks.clear()
 
     def __getitem__(self, column: str) -> Int64s:
         """The column's address in every shard; 0 where a shard has none of that name."""
@@ -49,6 +52,13 @@ class ShardTable:
             columns = [shard.by_lane.get(column) for shard in self.shards]
             addresses = [0 if one is None else one.ctypes.data for one in columns]
             known = self._address[column] = np.array(addresses, np.int64)
+        return known
+
+    def block(self, columns: tuple[str, ...]) -> Int64s:
+        """[column, shard] the addresses of several columns."""
+        known = self._blocks.get(columns)
+        if known is None:
+            known = self._blocks[columns] = np.array([self[name] for name in columns])
         return known
 
     def oldest(self) -> Int64s:
@@ -64,6 +74,6 @@ class ShardTable:
             before: rows read before each, for stacked frames.
         """
         whole = [shard.oldest_beyond(before) for shard in self.shards]
-        if not len(places) or keys.logical.min() >= max(whole):  # nearly always
+        if not len(places) or not any_below(keys.logical, max(whole)):  # nearly always
             return places[:0]
         return places[keys.logical < np.array(whole)[keys.shard]]

@@ -8,17 +8,17 @@ views at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from shoal.errors import ReplayError
 from shoal.replay.schema import Column, Schema
-from shoal.replay.shard_table import Int64s, ShardTable
 from shoal.types import Array, Keys, Sequence, Transition
 
 if TYPE_CHECKING:
     from shoal.replay.gather import Copier
+    from shoal.replay.shard_table import Int64s, ShardTable
 
 Allocate = Callable[[tuple[int, ...], Any], Array]
 """Makes an output array: numpy's `zeros`, or one in pinned memory."""
@@ -74,19 +74,20 @@ class View(Protocol):
         """The first n of a batch, in the same memory."""
 
 
+Found = TypeVar("Found")
 KNOWN = 64
 """Batches whose addresses are remembered."""
 
 
-class _Addresses:
+class _Addresses(Generic[Found]):
     """Addresses of a batch's arrays, looked up once per batch: `ctypes` takes longer than copying small rows."""
 
-    def __init__(self, find: Callable[[Any], dict[str, int]]) -> None:
+    def __init__(self, find: Callable[[Any], Found]) -> None:
         self._find = find
-        self._known: dict[int, tuple[Any, dict[str, int]]] = {}
+        self._known: dict[int, tuple[Any, Found]] = {}
 
-    def __call__(self, batch: Any) -> dict[str, int]:
-        """Addresses by name. Keeps the batch, so that no other object gets its id."""
+    def __call__(self, batch: Any) -> Found:
+        """What was found. Keeps the batch, so that no other object gets its id."""
         known = self._known.get(id(batch))
         if known is None:
             if len(self._known) >= KNOWN:
@@ -144,19 +145,12 @@ class NStepView:
         )
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Transition, copier: Copier) -> None:
-        from shoal.replay.gather import n_step_rows  # here, because it loads numba: see the package
-
         into, schema = self._addresses(out), self._schema
         action, frame = schema["action"].nbytes, schema["obs"].nbytes
         arguments: list[Any] = [table.rows, table.endless, *(table[name] for name in _STREAM)]
         arguments += [self.n, self.gamma, self.stack, action, frame]
         arguments += [out.reward, out.discount, into["action"], into["obs"], into["next_obs"]]
-
-        def piece(part: slice) -> None:
-            mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
-            n_step_rows(*mine, *arguments)
-
-        copier.share(piece, len(target), 2 * len(target) * self.stack * frame)
+        copier.transitions(keys, target, arguments, 2 * len(target) * self.stack * frame)
 
     def narrowed(self, out: Transition, n: int) -> Transition:
         return Transition._make(array[:n] for array in out)
@@ -171,8 +165,17 @@ _STREAM = ("reward", "terminated", "truncated", "boundary", "action", "obs", "ne
 """The columns of `n_step_rows`, in its order."""
 
 
+SMALL = 64
+"""Bytes of a row that a batch of sequences stores beside the next row of its draw, not beside those of other draws:
+each sequence is then one copy instead of one per row. Larger rows copy as fast one by one, and networks want those of
+one time step side by side.
+"""
+
+
 class SequenceView:
     """Unbroken sequences of rows, time-major, for recurrent networks and V-trace.
+
+    Time is the first axis of every array. In memory, small rows lie draw by draw: see `SMALL`.
 
     A sequence is `burn_in + length` steps and one more row to bootstrap from. It may cross episode ends: mask the rows
     whose `boundary` is FINAL, which hold no transition.
@@ -208,7 +211,12 @@ class SequenceView:
         """Steps in one sequence, burn-in included."""
         self._rows = {"obs": steps + 1, "boundary": steps + 1, **dict.fromkeys(_EVERY_STEP, steps)}  # of each column
         self._rows |= {schema[name].name: steps + 1 for name in extras} | {schema[name].name: 1 for name in at_start}
+        self._obs_bytes = (steps + 1) * self._entry("obs")  # of one draw
+        self.reads = tuple(self._rows)
+        """The columns it reads."""
         self._at_start, self._period, self._priorities = at_start, period, priorities
+        # Not extras: learners drop their last row, and a GPU copies what is left at once only if it leaves no gaps.
+        self._by_draw = {name for name in Sequence._fields[:-1] if self._entry(name) <= SMALL}
         self._addresses = _Addresses(self._find)
 
     @property
@@ -216,41 +224,38 @@ class SequenceView:
         """From the oldest stacked frame to the bootstrap row, beyond episode ends."""
         return Span(self.stack - 1, self.steps, True, self.burn_in, self._period, self._priorities)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(self._rows)
-
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Sequence:
         arrays = {}
         for name, rows in self._rows.items():
-            time = () if name in self._at_start else (rows,)
+            leading = (batch,) if name in self._at_start else (batch, rows) if name in self._by_draw else (rows, batch)
             frames = (self.stack,) if name == "obs" and self.stack > 1 else ()
-            arrays[name] = allocate((*time, batch, *frames, *schema[name].shape), schema[name].dtype)
+            array = allocate((*leading, *frames, *schema[name].shape), schema[name].dtype)
+            arrays[name] = array.swapaxes(0, 1) if name in self._by_draw else array
         return Sequence(**{name: arrays.pop(name) for name in Sequence._fields[:-1]}, extras=arrays)
 
     def fill(self, table: ShardTable, keys: Keys, target: Int64s, out: Sequence, copier: Copier) -> None:
-        from shoal.replay.gather import copy_stretches
-
-        into, batch = self._addresses(out), out.reward.shape[1]
-
-        def piece(part: slice) -> None:
-            mine = (keys.shard[part], keys.lane[part], keys.logical[part], target[part])
-            for name, rows in self._rows.items():
-                sizes = (rows, batch, self.stack if name == "obs" else 1, self._schema[name].nbytes)
-                copy_stretches(*mine, table.rows, table["boundary"], table[name], *sizes, into[name])
-
-        copier.share(piece, len(target), out.obs.nbytes * len(target) // batch)
+        others = (table.rows, table["boundary"], table.block(self.reads), self._addresses(out))
+        copier.stretches(keys, target, others, len(target) * self._obs_bytes)
 
     def narrowed(self, out: Sequence, n: int) -> Sequence:
         extras = {name: one[:n] if name in self._at_start else one[:, :n] for name, one in out.extras.items()}
         return Sequence._make([*(array[:, :n] for array in out[:-1]), extras])  # not contiguous: the batch is axis 1
 
-    def _find(self, out: Sequence) -> dict[str, int]:
-        arrays, found = {**out._asdict(), **out.extras}, {}
-        for name in self._rows:
-            frames, leading = self.stack if name == "obs" else 1, 1 if name in self._at_start else 2
-            found[name] = _address(arrays[name], self._schema[name], frames, leading)
-        return found
+    def _entry(self, name: str) -> int:
+        """Bytes of one row of a batch."""
+        return self._schema[name].nbytes * (self.stack if name == "obs" else 1)
+
+    def _find(self, out: Sequence) -> Int64s:
+        """The plan of `copy_stretches`."""
+        arrays, plan = {**out._asdict(), **out.extras}, []
+        for name, rows in self._rows.items():
+            array, column, frames = arrays[name], self._schema[name], self.stack if name == "obs" else 1
+            leading = 1 if name in self._at_start else 2
+            # Rows and draws may lie in any order, but each row must be in one piece.
+            address = _address(array[(slice(1),) * leading], column, frames, leading)
+            per_step = array.strides[0] if leading == 2 else 0
+            plan.append([rows, column.nbytes, frames, per_step, array.strides[leading - 1], address])
+        return np.array(plan)
 
 
 _EVERY_STEP = ("action", "reward", "terminated", "truncated")

@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, ShoalError, explained
+from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, RunInUse, ShoalError, explained
 from shoal.files import read_object
 from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
 from shoal.loops.counts import continue_from_checkpoint, count_recovered
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes, prepare
+from shoal.loops.requirements import is_placed_later, require_machine
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.metrics_file import read_metrics, read_whole_lines
@@ -46,6 +47,8 @@ def execute(
     console: Any = None,
     quiet: bool = False,
     wandb: WandbSettings | None = None,
+    progress: Progress | None = None,
+    signals: StopSignals | None = None,
 ) -> Summary:
     """Runs until it ends, in whatever way, and writes `summary.json`.
 
@@ -56,16 +59,18 @@ def execute(
         console: a rich console for progress; the terminal by default.
         quiet: show no progress.
         wandb: also log there.
+        progress: shows it instead of a terminal.
+        signals: that ask it to stop; this process's own by default.
 
     Raises:
         ShoalError: the run failed; the summary says so too.
     """
-    shown = Progress(folder.path.name, console=console, quiet=quiet)
+    shown = progress or Progress(folder.path.name, console=console, quiet=quiet)
     with (
         _in_words(folder),
         folder.lock(),
         contextlib.ExitStack() as held,
-        StopSignals() as signals,
+        signals or StopSignals() as signals,
         shown as progress,
     ):
         if not resume:  # first, so that the folder can be opened whatever happens next
@@ -73,10 +78,11 @@ def execute(
         found_damaged = repair(folder) if resume else []
         plan, lost = _without_lost_registry(plan) if resume else (plan, [])
         settings = plan.settings
-        with _failure_written(folder):
+        with failure_written(folder):
             mark = read_object(folder.replay_json).get("mark") if resume else None
             nodes = None
-            if settings.runtime == "ray" and settings.address:
+            if is_placed_later(settings):
+                require_machine(plan)  # this is the learner's: only now can it be asked
                 from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
 
                 nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
@@ -154,12 +160,13 @@ def _told(failure: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _failure_written(folder: RunFolder) -> Iterator[None]:
+def failure_written(folder: RunFolder) -> Iterator[None]:
     """Writes a summary for a run that cannot start. A resumed run keeps its earlier one."""
     try:
         yield
     except Exception as failure:
-        if not folder.summary_json.exists():
+        in_use = isinstance(failure, RunInUse)  # then its owner writes one
+        if not in_use and not folder.summary_json.exists():
             folder.write_summary(Summary.not_begun(_told(failure)))
         raise
 

@@ -22,10 +22,10 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other pro
 
 import ray
 from ray._private import ray_constants, services, worker
-from ray.exceptions import RayError
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.runtime.watchdog import remove_folder, watched
+from shoal.sharing.ray_join import connect
 
 OBJECT_STORE_BYTES = 100 * 2**20
 """Small: experience and weights do not go through it."""
@@ -108,7 +108,7 @@ def cluster(address: str | None, processes: int, note: Callable[[str], None]) ->
         try:
             with _without_ray_messages():
                 if address:
-                    _connect(address)
+                    connect(address, "Leave --address out to use this machine alone.")
                 else:
                     _start(processes, note, folder)
             found = _connected(own=not address)
@@ -156,18 +156,6 @@ def _start(processes: int, note: Callable[[str], None], folder: Path) -> None:
         )
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = many_nodes
-
-
-def _connect(address: str) -> None:
-    """Joins a running cluster."""
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason} Is it running (`ray status`)? "
-            "Leave --address out to train on this machine alone."
-        ) from error
 
 
 def _require_connection_to(address: str | None) -> None:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from shoal.errors import PlacementError, ShoalError
+from shoal.errors import PlacementError
 from shoal.files import read_object
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, where_it_stopped
@@ -28,10 +28,9 @@ from shoal.runtime.placement import Node, choose_home, choose_refuge, crowd_acto
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
 from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.ray_mirrors import Place
+from shoal.runtime.ray_tasks import TASK_SECONDS, answers_of, ask_nodes, task_on
 
 PLACEMENT_SECONDS = 30.0
-TASK_SECONDS = 60.0
-"""For a task on another node, whose process may have to import torch first."""
 MOVE_SECONDS = 20.0
 """For the same, while the run waits for it."""
 LOOK_SECONDS = 0.5
@@ -89,21 +88,19 @@ class Nodes:
         A resumed run waits for cores: Ray frees those of an execution whose node was lost only when it notices. If they
         stay too few, roles share them.
         """
-        deadline = time.monotonic() + (PLACEMENT_SECONDS if self._mark else 0.0)
-        given = (self._mark, self._run, self._requested)
+        deadline = time.monotonic() + PLACEMENT_SECONDS
         nodes = alive_nodes(self.cluster.node["NodeID"])
         if len(nodes) == 1 and not self._mark:
             return
-        asked = _ask_nodes(nodes, find_outposts, *given) if self._mark else []
+        asked = ask_nodes(nodes, find_outposts, self._mark, self._run, self._requested) if self._mark else []
         found = [(node.id, one) for node, ones in asked for one in ones if not self._is_copy_of(one.run)]
         while True:
             try:
-                self._place(plan, found)
-                return
+                return self._place(plan, found)
             except PlacementError:
-                self.crowded = bool(self._mark) and time.monotonic() > deadline
                 if not self._mark:
                     raise
+            self.crowded = time.monotonic() > deadline
             time.sleep(LOOK_SECONDS)
 
     def _place(self, plan: Plan, found: Sequence[tuple[str, FoundOutpost]]) -> None:
@@ -124,7 +121,8 @@ class Nodes:
         else:
             fits = all(node.cpus >= 0 for node in free)
             choose_home([home] if fits else [], beside, gpu=False)
-            placed = place_actors(free, home, beside, len(left))
+            served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
+            placed = place_actors(free, home, beside + served, len(left))
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
@@ -239,11 +237,12 @@ class Nodes:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
             given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
-            asked[_on(site.node.id, _open_outpost).remote(*given)] = site
+            asked[task_on(site.node.id, _open_outpost).remote(*given)] = site
         notes = []
         seconds = TASK_SECONDS if outpost is None else MOVE_SECONDS
-        for reference, (path, told) in _answers(asked, "made the folder of its actors", seconds).items():
-            asked[reference].path = path
+        where = {task: site.node for task, site in asked.items()}
+        for task, (path, told) in answers_of(where, "made the folder of its actors", seconds).items():
+            asked[task].path = path
             notes += told
         return notes
 
@@ -272,7 +271,7 @@ class Nodes:
         """Removes the outposts' folders from all nodes: the run is complete."""
         with suppress(RayError):
             if self.outposts:
-                _ask_nodes(alive_nodes(self.home.node.id), free_outposts, self._mark, self._run, self._requested)
+                ask_nodes(alive_nodes(self.home.node.id), free_outposts, self._mark, self._run, self._requested)
 
     # ---- lost nodes
 
@@ -281,8 +280,15 @@ class Nodes:
         node = next((one for one in ray.nodes() if one["NodeID"] == self.outposts[outpost].node.id), None)
         if node is None or not node["Alive"]:
             return True
-        sign = listens((node["NodeManagerAddress"], node["NodeManagerPort"]))
+        sign = listens(_raylet(node))
         return sign is False or (sign is None and silent > LOST_SECONDS)
+
+    def may_spread(self, outpost: int) -> bool:
+        """Whether an outpost whose roles share cores would fit on another node: one has joined, or has become free."""
+        site = self.outposts[outpost]
+        if all(need["CPU"] == 1 for need in site.needs):
+            return False
+        return any(node.cpus >= len(site.needs) for node in alive_nodes(self.home.node.id) if node.id != site.node.id)
 
     def move(self, outpost: int) -> str:
         """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
@@ -307,11 +313,24 @@ def join_nodes(plan: Plan, run: Path, mark: str | None, note: Callable[[str], No
         yield Nodes(found, plan, run, mark)
 
 
+def count_free_cores(address: str) -> tuple[int, int]:
+    """The free cores of a cluster, and its nodes."""
+    with cluster(address, 0, lambda text: None) as found:
+        nodes = alive_nodes(found.node["NodeID"])
+        return sum(int(node.cpus) for node in nodes), len(nodes)
+
+
 def alive_nodes(here: str) -> list[Node]:
-    """The cluster's nodes with what is free on each; `here`: the id of this one."""
+    """The cluster's nodes with what is free on each; `here`: the id of this one. Ray needs some time to notice that one
+    is gone; whether it answers can be seen at once.
+    """
     free = available_resources_per_node()
-    alive = (node for node in ray.nodes() if node["Alive"])
+    alive = [node for node in ray.nodes() if node["Alive"] and (node["NodeID"] == here or listens(_raylet(node)))]
     return [_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
+
+
+def _raylet(node: Mapping[str, Any]) -> tuple[str, int]:
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
 
 
 def _node(node: Mapping[str, Any], resources: Mapping[str, float], *, here: bool) -> Node:
@@ -330,39 +349,5 @@ def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup
     return group
 
 
-def _on(node: str, function: Callable[..., Any]) -> Any:
-    """A task on a node."""
-    task: Any = ray.remote(function)
-    affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
-
-
 def _open_outpost(plan: Plan, settings: dict[str, Any], *rest: Any) -> tuple[Path, list[str]]:
     return open_outpost(with_settings(plan, settings), *rest)
-
-
-def _ask_nodes(nodes: Sequence[Node], function: Callable[..., Any], *given: Any) -> list[tuple[Node, Any]]:
-    """Calls a function on nodes. One that does not answer in time is left out."""
-    asked = {_on(node.id, function).remote(*given): node for node in nodes}
-    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TASK_SECONDS)
-    for reference in late:
-        ray.cancel(reference, force=True)
-    answers = []
-    for reference in done:
-        with suppress(RayError):
-            answers.append((asked[reference], ray.get(reference)))
-    return answers
-
-
-def _answers(asked: Mapping[Any, Site], done: str, seconds: float) -> dict[Any, Any]:
-    """The results of tasks on sites' nodes, which should have `done` something within so many seconds."""
-    deadline, answers = time.monotonic() + seconds, {}
-    for reference, site in asked.items():
-        try:
-            answers[reference] = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
-        except RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, ShoalError) else ShoalError(repr(error.cause))
-            raise type(cause)(f"On node {site.node.name}: {cause}") from error
-        except RayError as error:
-            raise PlacementError(f"Node {site.node.name} has not {done} within {seconds:.0f} s.") from error
-    return answers

@@ -22,6 +22,7 @@ from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
 from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
+from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
 from shoal.runtime.ray_nodes import Nodes
@@ -33,8 +34,7 @@ from shoal.runtime.supervisor import Supervisor
 POLL_SECONDS = 0.1
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
-GPU_BESIDE = 0.1
-"""Part of a GPU for a role that works beside training."""
+MOVE_ATTEMPTS = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -236,6 +236,9 @@ class _RayFleet:
             for outpost, link in report.links.items():
                 if link.silent and not self._ledger.stop:
                     self._judge(outpost, link.silent)
+                elif not self._ledger.stop and self._nodes.may_spread(outpost):
+                    self._supervisor.note(f"a node has room for the actors of outpost {outpost}")
+                    self._supervisor.note(self._relocate(outpost))
 
     def _judge(self, outpost: int, silent: float) -> None:
         """An outpost is silent, or a role of it has died: is its node lost?"""
@@ -248,22 +251,27 @@ class _RayFleet:
         if outpost in self._links:
             why += f"; rows that it had not sent are lost, about {self._links[outpost].unsent(silent):,}"
         lost = f"node {site.node.name}"
+        self._supervisor.restarted(lost, why, self._relocate(outpost))
+
+    def _relocate(self, outpost: int) -> str:
+        """Moves an outpost to another node, where its roles start with their next pieces of work; says where."""
         for one in self._all:
             if one.outpost == outpost and one.host is not None:
                 ray.kill(one.host)
                 one.host = one.work = None
-        self._supervisor.restarted(lost, why, self._nodes.move(outpost))
-        while not self._ledger.stop:
+        for attempt in range(MOVE_ATTEMPTS):
+            said = self._nodes.move(outpost)
             try:
-                notes = self._nodes.open(self._plan, self._folder.path, len(self._all), outpost)
+                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), outpost):
+                    self._supervisor.note(note)
                 break
-            except PlacementError as error:  # this node is lost, too
-                self._supervisor.restarted(f"node {site.node.name}", str(error), self._nodes.move(outpost))
-        else:
-            return  # a resumed run makes its folder
-        for note in notes:
-            self._supervisor.note(note)
+            except PlacementError:  # that node has died, too
+                if self._ledger.stop:  # a resumed run makes its folder
+                    return said
+                if attempt == MOVE_ATTEMPTS - 1:
+                    raise
         self._note_places()
+        return said
 
     def _note_places(self, report: MirrorReport | None = None) -> None:
         """Tells the mirrors, and whoever looks into the run folder, where the outposts are."""
@@ -314,23 +322,6 @@ class _RayFleet:
                 break
             self._collect()
             self._supervisor.tick()
-
-
-def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
-    """How roles share GPUs.
-
-    Args:
-        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
-        gpus: how many there are.
-
-    Returns:
-        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
-    """
-    used = min(max(sum(trains), 1), gpus) if trains else 0
-    if not used:
-        return 0, []
-    beside = 0.0 if all(trains) else GPU_BESIDE
-    return used, [used / sum(trains) - beside if one else beside for one in trains]
 
 
 def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:

@@ -11,6 +11,7 @@ from typing import Any
 from shoal.loops.assembly import build_actor, build_evaluator, build_inference, build_learner
 from shoal.loops.plan import Plan
 from shoal.loops.role import Role
+from shoal.loops.settings import RunSettings
 from shoal.replay import LedgerWord
 from shoal.runtime.supervisor import Supervisor
 
@@ -93,6 +94,11 @@ def _build_mirrors(plan: Plan, index: int) -> Role:
 def count_roles(roster: Sequence[RosterEntry]) -> int:
     """How many roles, and on Ray processes, a run has."""
     return sum(len(entry.names) for entry in roster)
+
+
+def count_beside(settings: RunSettings) -> int:
+    """How many roles are on the learner's node: all except actors. Asked before that node, and its GPUs, are known."""
+    return settings.learners + 1 + (settings.actor.inference == "served")
 
 
 def list_roles(roster: Sequence[RosterEntry]) -> str:

@@ -20,7 +20,10 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False
+        """Whether a signal has arrived."""
+        self.last: int | None = None
+        """The newest signal."""
         self.hurry = False
         """Whether the user asked twice."""
         self._on_stop: Callable[[], None] | None = None
@@ -37,15 +40,24 @@ class StopSignals:
     def listen(self, on_stop: Callable[[], None]) -> None:
         """Calls `on_stop` at the first signal; now if it has arrived already."""
         self._on_stop = on_stop
-        if self._asked:
+        if self.asked:
             on_stop()
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked and self._on_stop is None:
-            raise KeyboardInterrupt
-        self.hurry, self._asked = self._asked, True
+    def ask(self) -> None:
+        """As a signal does, for one that arrived in another process."""
+        self.hurry, self.asked = self.asked, True
         if self._on_stop is not None:
             self._on_stop()
+
+    def forget(self) -> None:
+        """The signals so far were answered."""
+        self.asked = self.hurry = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and self._on_stop is None:
+            raise KeyboardInterrupt
+        self.last = number
+        self.ask()
 
     def __enter__(self) -> StopSignals:
         self.install()

@@ -218,7 +218,7 @@ def test_stale_priorities_are_dropped_counted_and_never_given_to_the_new_occupan
     for _ in range(2):
         writer.append_chunk(blank(writer.info, 32))
     selector.refresh()
-    gone = int(np.count_nonzero(old.logical < selector._starts[0].first))
+    gone = int(np.count_nonzero(old.logical < selector._shards[0][0].first))
     assert 0 < gone == 256
     occupants = (old.logical + 64, old.lane)
     assert np.isin(occupants[0], np.arange(64, 124)).any(), "the slots must have new occupants"
@@ -236,7 +236,7 @@ def test_some_stale_some_not(shards: Any, blank: Any) -> None:
     keys, _ = world.selector.select(128, world.rng)
     world.grow(0, 30)
     world.selector.refresh()
-    first = world.selector._starts[0].first
+    first = world.selector._shards[0][0].first
     stale = (keys.shard == 0) & (keys.logical < first)
     assert 0 < stale.sum() < 128
     assert world.update(keys, np.full(128, 3.0, np.float32)) == stale.sum()

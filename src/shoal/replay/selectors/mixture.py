@@ -26,8 +26,8 @@ class Part(NamedTuple):
 class Layout(NamedTuple):
     """How a batch of n draws is divided among the parts."""
 
-    shares: list[int]
-    """Draws of each part."""
+    draws: list[tuple[Selector, int]]
+    """Of each part its selector, and how many."""
     part: npt.NDArray[np.int32]
     """[n] the part of each draw."""
     fresh: npt.NDArray[np.bool_]
@@ -56,7 +56,8 @@ class Mixture(Selector):
             counts = shares(self._ratios, n)
             part = np.repeat(np.arange(len(self.parts), dtype=np.int32), counts)
             fresh = np.array([part.selector.fresh for part in self.parts], np.bool_)
-            known = self._layouts[n] = Layout(counts, part, fresh[part])
+            selectors = [part.selector for part in self.parts]
+            known = self._layouts[n] = Layout(list(zip(selectors, counts, strict=True)), part, fresh[part])
         return known
 
     def attach(self, shard: ShardReader, span: Span) -> None:
@@ -70,20 +71,20 @@ class Mixture(Selector):
     @property
     def size(self) -> int:
         """The size of the largest part."""
-        return max(part.selector.size for part in self.parts)
+        return max([part.selector.size for part in self.parts])
 
     def sizes(self, n: int) -> int | npt.NDArray[np.int64]:
         """[n] the size of each draw's part, or one number where there is one part. 1 for a queue, whose next draw is
         certain.
         """
         if len(self.parts) == 1:
-            return self.size
+            return self.parts[0].selector.size
         each = [1 if part.selector.fresh else part.selector.size for part in self.parts]
         return np.array(each, np.int64)[self.layout(n).part]
 
     def ready(self, n: int) -> bool:
         """Whether every part is. Asks all of them, so that a queue learns how much is missing."""
-        answers = [part.selector.ready(share) for part, share in zip(self.parts, self.layout(n).shares, strict=True)]
+        answers = [selector.ready(share) for selector, share in self.layout(n).draws]
         if all(answers):
             return True
         for part, answer in zip(self.parts, answers, strict=True):
@@ -100,10 +101,10 @@ class Mixture(Selector):
         if least == n:
             return 0
         bound = n - 1
-        for part, share in zip(self.parts, self.layout(n).shares, strict=True):
-            most = part.selector.most(share)
+        for (selector, share), ratio in zip(self.layout(n).draws, self._ratios, strict=True):
+            most = selector.most(share)
             if most < share:
-                bound = min(bound, int(most / part.ratio + 1e-6))
+                bound = min(bound, int(most / ratio + 1e-6))
         for size in range(bound, least - 1, -1):
             if divides(self._ratios, size) and self.ready(size):
                 return size
@@ -113,8 +114,8 @@ class Mixture(Selector):
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         if len(self.parts) == 1:
             return self.parts[0].selector.select(n, rng)
-        each = zip(self.parts, self.layout(n).shares, strict=True)
-        keys, probabilities = zip(*(part.selector.select(share, rng) for part, share in each), strict=True)
+        drawn = (selector.select(share, rng) for selector, share in self.layout(n).draws)
+        keys, probabilities = zip(*drawn, strict=True)
         return Selection(Keys.joined(*keys), np.concatenate(probabilities))
 
     def release(self) -> None:
@@ -123,7 +124,7 @@ class Mixture(Selector):
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Every part gets the priorities of all rows, whichever part drew them."""
-        return max(part.selector.update(keys, priorities) for part in self.parts)
+        return max([part.selector.update(keys, priorities) for part in self.parts])
 
     def metrics(self) -> dict[str, float]:
         """The parts' metrics, as `elite/lambda`; parts of one name carry their index too, as `elite-1/lambda`."""

@@ -23,15 +23,20 @@ from shoal.types import CUT, STEP, Keys, Selection
 LARGEST = 1e12
 """A larger priority, infinity too, counts as this."""
 
-_MAGNITUDES = numba.void(numba.types.Array(numba.float32, 1, "C", readonly=True), numba.float64, numba.float64[::1])
+_MAGNITUDES = numba.int64(numba.types.Array(numba.float32, 1, "C", readonly=True), numba.float64, numba.float64[::1])
 
 
 @numba.njit(_MAGNITUDES, nogil=True, cache=True)
 def _magnitudes(priorities, epsilon, out):  # type: ignore[no-untyped-def]
+    """|priority| + epsilon; returns where the largest is."""
+    largest = 0
     for i in range(priorities.shape[0]):
         size = abs(np.float64(priorities[i]))
         # A NaN loss must not spoil the tree: its row gets the smallest priority, and the learner reports the NaN.
         out[i] = (min(size, LARGEST) if size == size else 0.0) + epsilon
+        if out[i] > out[largest]:
+            largest = i
+    return largest
 
 
 def _draws_below(edge: float, points: npt.NDArray[np.float64], step: float) -> int:
@@ -51,29 +56,34 @@ class Prioritized(Selector):
         if alpha < 0 or epsilon <= 0:
             raise ConfigError(f"alpha must not be negative and epsilon positive; got alpha={alpha}, epsilon={epsilon}.")
         self._alpha, self._epsilon = alpha, epsilon
-        self._starts: list[Starts] = []
-        self._trees: list[SumTree] = []
+        self._shards: list[tuple[Starts, SumTree]] = []
+        self._size = 0
         self._largest = 1.0  # of the leaves, that is after ^alpha
 
     def attach(self, shard: ShardReader, span: Span) -> None:
-        self._starts.append(Starts(shard, span))
-        self._trees.append(SumTree(shard.rows, shard.lanes))
+        period = 1 if shard.rows % span.period else span.period
+        self._shards.append((Starts(shard, span), SumTree(shard.rows, shard.lanes, period)))
 
     def refresh(self) -> None:
-        for starts, tree in zip(self._starts, self._trees, strict=True):
+        for starts, tree in self._shards:
             for change in starts.refresh():
-                tree.set_range(change.position * starts.shard.lanes, self._leaves_of(starts, change))
+                tree.set_rows(change.position, self._leaves_of(starts, change))
+                self._size = sum(starts.count for starts, _ in self._shards)
 
     @property
     def size(self) -> int:
-        return sum(starts.count for starts in self._starts)
+        return self._size
 
     def select(self, n: int, rng: np.random.Generator) -> Selection:
         keys, points, probabilities = Keys.empty(n), rng.random(n), np.empty(n)
-        roots = [tree.total for tree in self._trees]
-        total, last = sum(roots), max(index for index, root in enumerate(roots) if root > 0.0)
-        below, start = 0.0, 0
-        for index, (starts, tree, root) in enumerate(zip(self._starts, self._trees, roots, strict=True)):
+        roots = [tree.total for _, tree in self._shards]
+        total = sum(roots)
+        if len(roots) == 1:
+            starts, tree = self._shards[0]
+            tree.draw(points, 0, total / n, 0.0, total, starts.stop - 1, (keys.lane, keys.logical, probabilities))
+            return Selection(keys, probabilities)
+        last, below, start = max(index for index, root in enumerate(roots) if root > 0.0), 0.0, 0
+        for index, ((starts, tree), root) in enumerate(zip(self._shards, roots, strict=True)):
             # Stratified points ascend, so each shard gets one slice of the batch.
             stop = n if index == last else _draws_below(below + root, points, total / n)
             if start < stop:
@@ -86,10 +96,11 @@ class Prioritized(Selector):
 
     def update(self, keys: Keys, priorities: npt.NDArray[np.float32]) -> int:
         """Sets leaves to (|delta| + epsilon)^alpha; skips and counts rows that were overwritten since."""
-        leaves = self._power(priorities)
-        self._largest = max(self._largest, float(leaves.max(initial=0.0)))
+        leaves, largest = self._power(priorities)
+        if len(leaves):
+            self._largest = max(self._largest, float(leaves[largest]))
         dropped = 0
-        for index, (starts, tree) in enumerate(zip(self._starts, self._trees, strict=True)):
+        for index, (starts, tree) in enumerate(self._shards):
             dropped += tree.update(index, keys, leaves, starts.first, starts.stop)
         return dropped
 
@@ -106,7 +117,7 @@ class Prioritized(Selector):
         # The row that completes a transition carries the priority of the row that began it (see `Policy.record`).
         after = starts.span.after
         rows = np.arange(change.logical + 1, change.logical + count + after) % starts.shard.rows
-        leaves = self._power(recorded[rows[after - 1 :]].reshape(-1))
+        leaves = self._power(recorded[rows[after - 1 :]].reshape(-1))[0]
         cut = starts.shard.columns["boundary"][rows] == CUT
         if cut.any():
             # A CUT right after an episode's end: the row that would carry the priority was never written.
@@ -136,13 +147,14 @@ class Prioritized(Selector):
         leaves = np.zeros(len(change.flags))
         if len(size):
             priority = eta * size.max(axis=0) + (1.0 - eta) * size.sum(axis=0) / np.maximum(known, 1)
-            leaves[begins] = np.where(known > 0, self._power(priority), self._largest)
+            leaves[begins] = np.where(known > 0, self._power(priority)[0], self._largest)
         else:  # n-step errors of all rows end beyond the sequence
             leaves[begins] = self._largest
         return leaves
 
-    def _power(self, priorities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def _power(self, priorities: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], int]:
+        """Leaves, and where the largest is."""
         leaves = np.empty(len(priorities))
-        _magnitudes(np.ascontiguousarray(priorities, np.float32), self._epsilon, leaves)
+        largest = _magnitudes(np.ascontiguousarray(priorities, np.float32), self._epsilon, leaves)
         # numpy's power is vectorised, three times as fast as numba's.
-        return np.asarray(np.power(leaves, self._alpha, out=leaves))
+        return np.power(leaves, self._alpha, out=leaves), largest

@@ -118,7 +118,8 @@ class States:
             into = self._arrays[name] = np.zeros(shape, column.dtype)
         table = self.table
         arguments: list[Any] = [*(np.ascontiguousarray(one) for one in states), np.arange(count), table.rows]
-        arguments += [table["boundary"], table[name], 1, count, stack, column.nbytes, into.ctypes.data]
+        plan = np.array([[1, column.nbytes, stack, 0, stack * column.nbytes, into.ctypes.data]])
+        arguments += [table["boundary"], table.block((name,)), plan]
         copy_stretches(*arguments)
         return into[:count]
 
