@@ -28,7 +28,7 @@ from shoal.runtime.placement import Node, choose_home, choose_refuge, crowd_acto
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
 from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.ray_mirrors import Place
-from shoal.runtime.ray_tasks import TASK_SECONDS, answers_of, ask_nodes, task_on
+from shoal.runtime.ray_tasks import TASK_SECONDS, alive_nodes, answers_of, as_node, ask_nodes, raylet_of, task_on
 
 PLACEMENT_SECONDS = 30.0
 MOVE_SECONDS = 20.0
@@ -73,7 +73,7 @@ class Nodes:
         mark: of the run's replay, if it has had one: then its outposts are looked for.
         """
         self.cluster = found
-        self.home = Site(_node(found.node, found.node["Resources"], here=True))
+        self.home = Site(as_node(found.node, found.node["Resources"], here=True))
         self.outposts: list[Site] = []
         self.crowded = False
         """Whether roles share cores: a resumed run found too few."""
@@ -280,7 +280,7 @@ class Nodes:
         node = next((one for one in ray.nodes() if one["NodeID"] == self.outposts[outpost].node.id), None)
         if node is None or not node["Alive"]:
             return True
-        sign = listens(_raylet(node))
+        sign = listens(raylet_of(node))
         return sign is False or (sign is None and silent > LOST_SECONDS)
 
     def may_spread(self, outpost: int) -> bool:
@@ -318,24 +318,6 @@ def count_free_cores(address: str) -> tuple[int, int]:
     with cluster(address, 0, lambda text: None) as found:
         nodes = alive_nodes(found.node["NodeID"])
         return sum(int(node.cpus) for node in nodes), len(nodes)
-
-
-def alive_nodes(here: str) -> list[Node]:
-    """The cluster's nodes with what is free on each; `here`: the id of this one. Ray needs some time to notice that one
-    is gone; whether it answers can be seen at once.
-    """
-    free = available_resources_per_node()
-    alive = [node for node in ray.nodes() if node["Alive"] and (node["NodeID"] == here or listens(_raylet(node)))]
-    return [_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
-
-
-def _raylet(node: Mapping[str, Any]) -> tuple[str, int]:
-    return node["NodeManagerAddress"], node["NodeManagerPort"]
-
-
-def _node(node: Mapping[str, Any], resources: Mapping[str, float], *, here: bool) -> Node:
-    address, cpus, gpus = node["NodeManagerAddress"], resources.get("CPU", 0.0), resources.get("GPU", 0.0)
-    return Node(node["NodeID"], address, cpus, gpus, here=here)
 
 
 def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup | None:

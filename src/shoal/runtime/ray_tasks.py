@@ -1,4 +1,4 @@
-"""Functions that Ray calls on certain nodes of a cluster."""
+"""The nodes of a cluster as Ray knows them, and functions that it calls there."""
 
 from __future__ import annotations
 
@@ -8,14 +8,36 @@ from contextlib import suppress
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.runtime.placement import Node
+from shoal.runtime.ray_cluster import listens
 
 TASK_SECONDS = 60.0
 """For a task on another node, whose process may have to import torch first."""
+
+
+def alive_nodes(here: str) -> list[Node]:
+    """The cluster's nodes with what is free on each; `here`: the id of this one. Ray needs some time to notice that one
+    is gone; whether it answers can be seen at once.
+    """
+    free = available_resources_per_node()
+    alive = [node for node in ray.nodes() if node["Alive"] and (node["NodeID"] == here or listens(raylet_of(node)))]
+    return [as_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
+
+
+def raylet_of(node: Mapping[str, Any]) -> tuple[str, int]:
+    """Where a node's raylet listens."""
+    return node["NodeManagerAddress"], node["NodeManagerPort"]
+
+
+def as_node(node: Mapping[str, Any], resources: Mapping[str, float], *, here: bool) -> Node:
+    """A node with the resources that count."""
+    address, cpus, gpus = node["NodeManagerAddress"], resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    return Node(node["NodeID"], address, cpus, gpus, here=here)
 
 
 def task_on(node: str, function: Callable[..., Any]) -> Any:
