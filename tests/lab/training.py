@@ -123,9 +123,13 @@ class LabTraining:
     # ---- its processes
 
     def role(self, name: str) -> psutil.Process:
-        """A role at home, by name."""
-        pid = self.read("processes.json").get(name)
-        return next(one for one in self.home.processes() if pid in (one.pid, _inner_pid(one)))
+        """A role at home, by name, once it is built."""
+        self.wait_for(lambda: self._role(name), f"process of the {name}")
+        return self._role(name)[0]
+
+    def _role(self, name: str) -> list[psutil.Process]:
+        pid = self.read("processes.json").get(name, -1)
+        return [one for one in self.home.processes() if pid in (one.pid, _inner_pid(one))]
 
     def roles_on(self, node: Node) -> list[psutil.Process]:
         return _named(node, "ray::Host")
