@@ -285,6 +285,7 @@ class _RayFleet:
             self._judge(one.outpost, 0.0)
             return
         self._supervisor.restarted(one.name, "its process ended")
+        ray.kill(one.host)  # Ray may only have lost sight of it, and two must not do one role's work
         self._start(one)
         self._submit(one, one.bounds)
 
