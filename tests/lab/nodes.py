@@ -221,23 +221,16 @@ class Lab:
             _until_none(node.processes, signal.SIGKILL)
         address = ""
         for node in nodes:
-            where = [f"--address={address}"] if address else ["--head", f"--port={RESTART_PORT}"]
-            folder = node.folder / "again"
-            options = ["--num-cpus=3", "--num-gpus=0", f"--temp-dir={folder}", "--include-dashboard=false"]
-            ray = [
-                sys.executable,
-                "-m",
-                "ray.scripts.scripts",
-                "start",
-                f"--node-ip-address={node.ip}",
-                *options,
-                *where,
-            ]
-            address = address or f"{node.ip}:{RESTART_PORT}"
-            ray = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
-            started = node.run(ray, stdout=subprocess.DEVNULL)
+            options = [f"--node-ip-address={node.ip}", f"--temp-dir={node.folder / 'again'}", "--num-cpus=3"]
+            options += ["--num-gpus=0", f"--object-store-memory={self._object_store}"]
+            head = ["--head", f"--port={RESTART_PORT}", "--include-dashboard=false"]
+            options += [f"--address={address}"] if address else head
+            started = node.run(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *options], stdout=subprocess.DEVNULL
+            )
             if started.wait(START_SECONDS):
                 raise RuntimeError(f"Ray could not be started again on {node.ip}.")
+            address = address or f"{node.ip}:{RESTART_PORT}"
         self.address = address
         return address
 
