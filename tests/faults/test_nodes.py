@@ -42,7 +42,7 @@ def test_processes_a_node_and_home_may_be_lost(tmp_path: Path) -> None:
         assert replay is not None
         shutil.rmtree(replay)
 
-        again = LabTraining(lab, lab.nodes[0], tmp_path, "resume", "runs/latest", "--seconds", "15")
+        again = LabTraining(lab, lab.nodes[0], tmp_path, "resume", "runs/latest", "--seconds", "20")
         again.wait_for(lambda: again.steps() > 1500, "steps of the resumed run", 120)
         assert f"resuming with {collected:,} collected steps that other nodes still hold" in again.text
         again.wait_for(lambda: again.steps() >= collected, "the replay from the outposts")

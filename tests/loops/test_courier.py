@@ -212,6 +212,15 @@ def test_an_outpost_with_fewer_rows_than_its_mirror_is_refused(pair: Pair) -> No
         NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False))
 
 
+def test_while_mirrors_fill_again_actors_do_not_run_ahead(tmp_path: Path) -> None:
+    """After a resume without home's replay, draws are counted for steps that are not back yet."""
+    pair = Pair(tmp_path, corridor(replay={"samples_per_insert": 4.0}))
+    told = [pair.home.order(AWAY).ledger[LedgerWord.SAMPLES]]
+    pair.ledger[LedgerWord.SAMPLES] = 1_000_000
+    told.append(pair.home.order(AWAY).ledger[LedgerWord.SAMPLES])
+    assert told[0] <= told[1] < 10_000  # what the limiter allows, and what is on the way
+
+
 def test_gradients_are_repeated_with_their_numbers_and_fates(tmp_path: Path) -> None:
     settings = settings_for("CartPole-v1", "a3c", ["actors=2"])
     pair = Pair(tmp_path, settings)

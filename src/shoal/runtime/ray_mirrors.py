@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.errors import RunInUse
@@ -95,6 +95,7 @@ class _Link:
         self.answered, self.met, self.told_at = time.monotonic(), False, -math.inf
         self.behind = self.lost_before = self.lost = 0
         self.waits, self.closed, self.rate = False, False, 0.0
+        self.courier: Any = None
         self._counts()
         self.begin()
 
@@ -104,27 +105,34 @@ class _Link:
         self.lag = 0.0
 
     def begin(self) -> None:
-        """Gives the outpost a courier, in place of one that died."""
-        affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
-        made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
-        self.courier = made.options(scheduling_strategy=affinity).remote()
+        """Gives the outpost a courier, unless it has one, and begins where the mirrors end."""
+        if self.courier is None:
+            affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
+            made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
+            self.courier = made.options(scheduling_strategy=affinity).remote()
+            self.restarts += 1
+            self.calls += 1
         self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
         self.opening, self.told = True, self._home.urgent(self.actors)
         self.urgent: Any = None
         self.version, self.weights_at, self.began = 0, 0.0, time.monotonic()
         self.ordered_at = self.began
         self.begin_at = math.inf
-        self.restarts += 1
         self.lost_before, self.lost = self.lost_before + self.lost, 0
-        self.calls += 2
+        self.calls += 1
 
-    def fail(self) -> None:
-        """Its courier is gone: another one begins a little later, in case its node is gone, too."""
-        self.end()
+    def fail(self, *, gone: bool = True) -> bool:
+        """Its courier is gone: another one begins a little later, in case its node is gone, too. If it is only out of
+        reach, the same one begins again, unless that lasts. Returns whether it is another one.
+        """
+        gone = gone or self.silent > HUNG_SECONDS
+        if gone:
+            self.end()
         self.failures += 1
         self.fetches.clear()
         self.opening, self.urgent = True, None
-        self.begin_at = time.monotonic() + min(5.0, 0.1 * 4**self.failures)
+        self.begin_at = time.monotonic() + min(5.0 if gone else 1.0, 0.1 * 4**self.failures)
+        return gone
 
     @property
     def silent(self) -> float:
@@ -197,7 +205,9 @@ class _Link:
     def end(self) -> None:
         """Ends the courier."""
         with contextlib.suppress(RayError):
-            ray.kill(self.courier)
+            if self.courier is not None:
+                ray.kill(self.courier)
+        self.courier = None
 
     def _order(self, board: _Weights) -> tuple[Order, Any]:
         now = time.monotonic()
@@ -292,9 +302,10 @@ class Mirrors:
                 if not isinstance(error.cause, RunInUse):  # the courier before it, which hangs, cannot be ended yet
                     raise cast(BaseException, error.cause) from error
                 link.fail()
-            except RayError:
-                self._notes.append(f"the courier of outpost {link.number} has ended; another one begins")
-                link.fail()
+            except RayError as error:
+                another = link.fail(gone=not isinstance(error, ActorUnavailableError))
+                what = "has ended; another one begins" if another else "was out of reach; the link begins again"
+                self._notes.append(f"the courier of outpost {link.number} {what}")
 
     def _follow(self, outposts: Mapping[int, Place]) -> None:
         """Begins where outposts are now."""

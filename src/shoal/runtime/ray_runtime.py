@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import psutil
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
@@ -34,6 +34,8 @@ from shoal.runtime.supervisor import Supervisor
 POLL_SECONDS = 0.1
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
+UNSEEN_SECONDS = 10.0
+"""A process that Ray cannot reach for so long is started again: a link may be mended before."""
 MOVE_ATTEMPTS = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -65,6 +67,10 @@ class _RoleProcess:
     pulse: int = 0
     silent: bool = False
     """Whether it hangs, as far as one can see."""
+    unseen_since: float = math.inf
+    """Since when Ray cannot reach its process, which may be alive."""
+    ask_at: float = 0.0
+    """When it can be given work again."""
 
 
 def run_on_ray(
@@ -169,7 +175,8 @@ class _RayFleet:
         """Gives their next pieces of work to roles that are idle; returns those that got one."""
         given = []
         for one in self._all:
-            if one.entry.trains == trains and one.work is None and not (trains and self._ledger.stop):
+            idle = one.work is None and time.monotonic() > one.ask_at
+            if idle and one.entry.trains == trains and not (trains and self._ledger.stop):
                 bounds = one.entry.next_piece(self._supervisor)
                 if bounds is not None:
                     if one.host is None:
@@ -186,6 +193,7 @@ class _RayFleet:
         plan = self._nodes.plan_for(self._plan, one.outpost)
         one.host = host.remote(one.entry.build, *without_settings(plan), one.index, one.number)
         one.built = one.ended = False
+        one.unseen_since = math.inf
         self._supervisor.ray_calls += 1
 
     def _submit(self, one: _RoleProcess, bounds: Bounds) -> None:
@@ -214,8 +222,12 @@ class _RayFleet:
             one.work = None
             try:
                 report, one.ended = ray.get(reference)
-            except RayActorError:
-                if self._ledger.stop:
+                one.unseen_since = math.inf
+            except RayActorError as error:
+                now = time.monotonic()
+                if isinstance(error, ActorUnavailableError) and now - one.unseen_since < UNSEEN_SECONDS:
+                    one.unseen_since, one.ask_at = min(one.unseen_since, now), now + 1.0
+                elif self._ledger.stop:
                     one.host = None
                 elif one.host is not None:  # not one that was left behind on a lost node, in this very look
                     self._restart(one)
