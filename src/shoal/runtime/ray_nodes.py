@@ -93,8 +93,7 @@ class Nodes:
         home = next(node for node in nodes if node.here)
         beside = plan.settings.learners + 1
         choose_home([home], beside, gpu=False)
-        served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
-        placed = place_actors(nodes, home, beside + served, len(left))
+        placed = place_actors(nodes, home, beside, len(left), servers=plan.settings.actor.inference == "served")
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
