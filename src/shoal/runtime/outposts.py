@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shoal.errors import CorruptShard
 from shoal.files import read_object
+from shoal.loops.counts import Counts, total
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, needed_bytes, prepare_outpost
 from shoal.loops.run_paths import RunPaths
@@ -32,14 +33,14 @@ class FoundOutpost:
     path: Path
     starts: Mapping[int, Start]
     """Where a mirror of each shard begins: at its oldest row."""
-    steps: int
-    """Environment steps that all its shards count."""
+    counts: Counts
+    """Of all its shards."""
     created: float
     """When its newest shard was made."""
 
 
 def open_outpost(
-    plan: Plan, run: Path, mark: str, roles: int, starts: Mapping[int, Start], path: Path | None
+    plan: Plan, run: Path, mark: str, roles: int, starts: Mapping[int, Start], version: int, path: Path | None
 ) -> tuple[Path, list[str]]:
     """Makes or opens an outpost's folder on this node.
 
@@ -49,6 +50,7 @@ def open_outpost(
         mark: the run's.
         roles: how many roles the run has.
         starts: how far home is with each of the actors.
+        version: of home's weights.
         path: of a folder that was found here; None makes one.
 
     Returns:
@@ -58,7 +60,7 @@ def open_outpost(
         name = f"{run.name}-outpost-{plan.outpost}"
         path = choose_folder(name, needed_bytes(plan, roles), plan.settings.replay.path, run / ON_DISK)
     RunFolder(path).write_json(OWNER, {"run": str(run), "mark": mark, "outpost": True})
-    return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts)
+    return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts, version)
 
 
 def find_outposts(mark: str, requested: Path | None) -> list[FoundOutpost]:
@@ -83,7 +85,7 @@ def _look_at(path: Path, mark: str) -> FoundOutpost | None:
     owner = read_object(path / OWNER)
     if owner.get("mark") != mark or not owner.get("outpost") or in_use(path, path):
         return None
-    starts, steps, created = dict[int, Start](), 0, 0.0
+    starts, counts, created = dict[int, Start](), list[Counts](), 0.0
     for folder in sorted(path.glob("shard_[0-9]*")):
         if not (folder / "schema.json").exists() or not folder.name[6:].isdigit():  # a header alone, or set aside
             continue
@@ -95,6 +97,8 @@ def _look_at(path: Path, mark: str) -> FoundOutpost | None:
         words = {Header.HEAD: oldest, Header.CLAIM: oldest, Header.STEPS: steps_before(reader, oldest)}
         words |= {Header.EPOCH: header[Header.EPOCH], Header.CUTS: 0}
         words[Header.EPISODES] = min(header[Header.EPISODES], oldest * reader.lanes)
-        starts[int(folder.name[6:])] = Start(words)
-        steps, created = steps + reader.steps, max(created, reader.info.created)
-    return FoundOutpost(path, starts, steps, created) if starts else None
+        counts.append(Counts(reader.steps, header[Header.EPISODES]))
+        coming = Counts(reader.steps - words[Header.STEPS], header[Header.EPISODES] - words[Header.EPISODES])
+        starts[int(folder.name[6:])] = Start(words, coming=coming)
+        created = max(created, reader.info.created)
+    return FoundOutpost(path, starts, total(counts), created) if starts else None

@@ -18,10 +18,12 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from shoal.errors import PlacementError, ShoalError
+from shoal.loops.counts import Counts, total
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, where_it_stopped
 from shoal.loops.reports import MirrorReport
 from shoal.loops.run_paths import RunPaths
+from shoal.loops.weights import WeightBoard
 from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outpost, open_outpost
 from shoal.runtime.placement import Node, choose_home, choose_refuge, place_actors
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
@@ -105,9 +107,9 @@ class Nodes:
         return {actor: start for site in self.outposts if site.found for actor, start in site.found.starts.items()}
 
     @property
-    def recovered_steps(self) -> int:
-        """Environment steps that the shards of found outposts count."""
-        return sum(site.found.steps for site in self.outposts if site.found)
+    def recovered(self) -> Counts:
+        """What the shards of found outposts count."""
+        return total([site.found.counts for site in self.outposts if site.found])
 
     @property
     def places(self) -> dict[int, Place]:
@@ -188,12 +190,12 @@ class Nodes:
             PlacementError: a node does not answer.
             ShoalError: its folder cannot be made.
         """
-        asked = {}
+        asked, version = {}, WeightBoard.open(plan.paths.board).version
         for number in range(len(self.outposts)) if outposts is None else outposts:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
-            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
-            asked[_on(site.node.id, _open_outpost).remote(*given)] = site
+            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, version)
+            asked[_on(site.node.id, _open_outpost).remote(*given, site.path)] = site
         notes = []
         for reference, (path, told) in _answers(asked, "made the folder of its actors").items():
             asked[reference].path = path
