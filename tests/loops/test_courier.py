@@ -97,6 +97,7 @@ def test_an_older_timeline_is_not_joined_to_a_newer_one(tmp_path: Path) -> None:
     mirror = ShardReader(plan.shards[1])
     assert mirror.head > stopped
     assert (mirror.columns["boundary"][stopped % mirror.rows] == CUT).all()
+    assert len(list(a.paths.replay.glob("shard_001*"))) == 1  # no second one takes memory
 
 
 def test_steps_are_not_counted_twice_when_a_mirror_is_damaged(tmp_path: Path) -> None:
@@ -157,3 +158,15 @@ def test_a_batch_between_two_orders_does_not_let_actors_run_far_ahead(tmp_path: 
     told = home.order([0], horizon=1.0).ledger[LedgerWord.SAMPLES]
     ledger.add(LedgerWord.SAMPLES, 128)
     assert home.order([1], horizon=1.0).ledger[LedgerWord.SAMPLES] == told + 128
+
+
+def test_an_outpost_that_others_can_write_into_is_not_used(tmp_path: Path) -> None:
+    outpost = _outpost(tmp_path / "outpost", _home(tmp_path / "home"))
+    RunFolder(outpost.paths.replay).write_json("owner.json", {"run": "x", "mark": "m", "outpost": True})
+    assert find_outposts("m", tmp_path)
+    outpost.paths.replay.chmod(0o777)
+    assert not find_outposts("m", tmp_path)
+    outpost.paths.replay.chmod(0o700)
+    (outpost.shards[1] / "obs.bin").rename(tmp_path / "obs.bin")
+    (outpost.shards[1] / "obs.bin").symlink_to(tmp_path / "obs.bin")
+    assert not find_outposts("m", tmp_path)

@@ -5,6 +5,7 @@ here, so that no role can run out of it later. Damaged files are set aside, and 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -93,8 +94,12 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
             problem = _problem(path, info, plan.spec)
             if problem is None and _continues(ShardReader(path), words):
                 continue
-            notes.append(problem or f"{path.name} is older than its mirror; it is set aside.")
-            set_aside(path)
+            if problem is None:  # nobody needs it: its rows are in the mirror, or of a time that did not go on
+                shutil.rmtree(path)
+                problem = f"{path.name} of outpost {plan.outpost} is older than its mirror, and begins again."
+            else:
+                set_aside(path)
+            notes.append(problem)
         # One epoch more: if a shard of the same actor on a lost node comes back, it is seen to be an older one.
         create_shard(path, info, {**words, Header.EPOCH: words[Header.EPOCH] + 1} if words[Header.HEAD] else None)
     ledger = Ledger(plan.paths.replay, plan.shards)

@@ -20,7 +20,7 @@ from shoal.loops.run_paths import RunPaths
 from shoal.replay import Header, ShardReader
 from shoal.replay.mirror import steps_before
 from shoal.replay.storage import choose_folder, replay_folders
-from shoal.runtime.replay_folder import ON_DISK, in_use
+from shoal.runtime.replay_folder import ON_DISK, in_use, not_safe
 from shoal.runtime.run_folder import RunFolder
 
 OWNER = "owner.json"
@@ -83,7 +83,7 @@ def _candidates(requested: Path | None) -> Iterator[Path]:
 
 def _look_at(path: Path, mark: str) -> FoundOutpost | None:
     owner = read_object(path / OWNER)
-    if owner.get("mark") != mark or not owner.get("outpost") or in_use(path, path):
+    if owner.get("mark") != mark or not owner.get("outpost") or not_safe(path) or in_use(path, path):
         return None
     starts, counts, created = dict[int, Start](), list[Counts](), 0.0
     for folder in sorted(path.glob("shard_[0-9]*")):

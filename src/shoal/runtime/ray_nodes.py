@@ -253,6 +253,8 @@ class Nodes:
         if site.group is not None:
             with suppress(RayError):
                 remove_placement_group(site.group)
+        if site.path is not None:  # its node may be alive: nothing there is of use any more
+            _on(site.node.id, free_outpost).remote(site.path, self._mark)
         nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
         site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
         site.moves += 1
