@@ -107,7 +107,7 @@ def cluster(address: str | None, processes: int, note: Callable[[str], None]) ->
         found = None
         try:
             if address:
-                connect(address, "Leave --address out to use this machine alone.")
+                connect(address, "Leave --address out to use this machine alone; a run that names one: address=null.")
             else:
                 _start(processes, note, folder)
             found = _connected(own=not address)
