@@ -16,7 +16,8 @@ from shoal.loops.plan import Plan, make_plan
 from shoal.loops.preparation import prepare, prepare_outpost, where_it_stopped
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard
-from shoal.replay import LedgerWord, ShardReader
+from shoal.replay import Header, LedgerWord, ShardReader
+from shoal.replay.counters import Counters
 from shoal.runtime.outposts import find_outposts
 from shoal.runtime.run_folder import RunFolder
 from shoal.types import CUT
@@ -170,3 +171,15 @@ def test_an_outpost_that_others_can_write_into_is_not_used(tmp_path: Path) -> No
     (outpost.shards[1] / "obs.bin").rename(tmp_path / "obs.bin")
     (outpost.shards[1] / "obs.bin").symlink_to(tmp_path / "obs.bin")
     assert not find_outposts("m", tmp_path)
+
+
+def test_a_queue_of_a_new_home_begins_where_the_old_one_was(tmp_path: Path) -> None:
+    plan = _home(tmp_path / "home")
+    outpost = _outpost(tmp_path / "outpost", plan)
+    RunFolder(outpost.paths.replay).write_json("owner.json", {"run": "x", "mark": "m", "outpost": True})
+    _act(outpost, 30)
+    Counters(outpost.shards[1] / "header.bin", writable=True)[Header.CURSOR] = 20
+    shutil.rmtree(tmp_path / "home")
+    (found,) = find_outposts("m", tmp_path)
+    plan = _home(tmp_path / "home", starts=found.starts)
+    assert ShardReader(plan.shards[1]).header[Header.CURSOR] == 20

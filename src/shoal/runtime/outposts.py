@@ -96,6 +96,7 @@ def _look_at(path: Path, mark: str) -> FoundOutpost | None:
         oldest, header = reader.oldest, reader.header
         words = {Header.HEAD: oldest, Header.CLAIM: oldest, Header.STEPS: steps_before(reader, oldest)}
         words |= {Header.EPOCH: header[Header.EPOCH], Header.CUTS: 0}
+        words[Header.CURSOR] = max(oldest, header[Header.CURSOR])  # a queue does not hand out again what it has
         words[Header.EPISODES] = min(header[Header.EPISODES], oldest * reader.lanes)
         counts.append(Counts(reader.steps, header[Header.EPISODES]))
         coming = Counts(reader.steps - words[Header.STEPS], header[Header.EPISODES] - words[Header.EPISODES])
