@@ -38,7 +38,7 @@ class Pair:
         self.plan = plan.at(RunPaths(folder / "home", folder / "checkpoints"))
         assert prepare(self.plan, 3, "run") == []
         self.there: Plan = replace(plan.at(RunPaths(folder / "node", folder / "checkpoints")), outpost=0)
-        assert prepare_outpost(self.there, 3, "run", {1: where_it_stopped(self.plan, 1)}) == []
+        assert prepare_outpost(self.there, 3, "run", {1: where_it_stopped(self.plan, 1)}, 1) == []
         self.ledger = open_ledger(self.plan)
         self.begin_home()
         self.begin_node()
@@ -194,7 +194,7 @@ def test_a_node_that_was_given_up_cannot_write_into_its_mirror_again(pair: Pair,
     lost = pair.node
     (tmp_path / "refuge").mkdir()
     pair.there = pair.there.at(RunPaths(tmp_path / "refuge", tmp_path / "checkpoints"))
-    assert prepare_outpost(pair.there, 3, "run", {1: where_it_stopped(pair.plan, 1)}) == []
+    assert prepare_outpost(pair.there, 3, "run", {1: where_it_stopped(pair.plan, 1)}, pair.home.version) == []
     pair.begin_node()
     build_actor(pair.there, 1).run(steps=6)
     pair.exchange()

@@ -42,6 +42,8 @@ LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
 """Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
 that actors could use.
 """
+RATE_SECONDS = 0.5
+"""The shortest time over which the learner's draws are measured."""
 _COUNTED = (Header.HEAD, Header.STEPS, Header.EPISODES)
 """Words of a shard that other nodes know."""
 _GRANTED = (Header.CURSOR, Header.GRANT)
@@ -287,7 +289,8 @@ class HomeFolder:
         now, seen = time.monotonic(), self._samples
         while seen and now - seen[0][0] > 2.0:
             seen.popleft()
-        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now > seen[0][0] else 0.0
+        # Over a shorter time, one batch between two orders would look like millions of rows a second.
+        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now - seen[0][0] > RATE_SECONDS else 0.0
         if not seen or now - seen[-1][0] > 0.1:
             seen.append((now, samples))
         return max(0.0, rate)
