@@ -1,185 +1,238 @@
-"""Home and an outpost in one process: what a lost home, a moved outpost and a second timeline do to rows and counts."""
+"""Both sides of a link in one process: whatever the order of messages, and whoever begins again, counts are exact."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from tests.fakes import corridor
 
-from shoal.loops import assembly
-from shoal.loops.counts import Counts
-from shoal.loops.courier import HomeFolder, NodeFolder
+from shoal.config.load import settings_for
+from shoal.errors import ReplayError
+from shoal.loops.assembly import build_actor, open_ledger
+from shoal.loops.courier import HomeFolder, LinkStart, NodeFolder
+from shoal.loops.gradient_board import GradientBoard
 from shoal.loops.plan import Plan, make_plan
 from shoal.loops.preparation import prepare, prepare_outpost, where_it_stopped
 from shoal.loops.run_paths import RunPaths
+from shoal.loops.settings import RunSettings
 from shoal.loops.weights import WeightBoard
 from shoal.replay import Header, LedgerWord, ShardReader
 from shoal.replay.counters import Counters
-from shoal.runtime.outposts import find_outposts
-from shoal.runtime.run_folder import RunFolder
-from shoal.types import CUT
+from shoal.replay.ledger import HALT
 
-ROLES = 5
-PLAN = replace(make_plan(corridor(replay={"samples_per_insert": None})), outposts=((1,),))
+AWAY = (1,)
+"""The actors of the outpost; actor 0 is at home."""
 
 
-def _home(path: Path, **arguments: object) -> Plan:
-    path.mkdir(exist_ok=True)
-    plan = PLAN.at(RunPaths(path, path.parent / "checkpoints"))
-    prepare(plan, ROLES, "run", **arguments)  # type: ignore[arg-type]
-    return plan
+class Pair:
+    """Home's folder and an outpost's, and both ends of the link between them."""
+
+    def __init__(self, folder: Path, settings: RunSettings) -> None:
+        for name in ("home", "node"):
+            (folder / name).mkdir()
+        plan = replace(make_plan(settings), outposts=(AWAY,))
+        self.plan = plan.at(RunPaths(folder / "home", folder / "checkpoints"))
+        assert prepare(self.plan, 3, "run") == []
+        self.there: Plan = replace(plan.at(RunPaths(folder / "node", folder / "checkpoints")), outpost=0)
+        assert prepare_outpost(self.there, 3, "run", {1: where_it_stopped(self.plan, 1)}, 1) == []
+        self.ledger = open_ledger(self.plan)
+        self.begin_home()
+        self.begin_node()
+
+    def begin_home(self) -> LinkStart:
+        self.home = HomeFolder(self.plan)
+        return self.home.start(AWAY)
+
+    def begin_node(self) -> None:
+        self.node = NodeFolder(self.there.paths, self.home.start(AWAY))
+
+    def exchange(self) -> None:
+        order = self.home.order(AWAY)
+        weights = self.home.weights()[1].copy() if self.home.version > self.node.version else None
+        self.node.deliver(order, weights)
+        self.home.take(self.node.fetch(0.01))
+
+    @property
+    def own(self) -> ShardReader:
+        return ShardReader(self.there.shards[1])
+
+    @property
+    def mirror(self) -> ShardReader:
+        return ShardReader(self.plan.shards[1])
+
+    @property
+    def words(self) -> SimpleNamespace:
+        """What the outpost's folder says."""
+        header = Counters(self.there.shards[1] / "header.bin", writable=False)
+        other = Counters(self.there.shards[0] / "header.bin", writable=False)
+        ledger = open_ledger(self.there)
+        return SimpleNamespace(
+            grant=header[Header.GRANT], cursor=header[Header.CURSOR], others=other[Header.STEPS], ledger=ledger
+        )
+
+    def require_equal(self) -> None:
+        own, mirror = self.own, self.mirror
+        assert (mirror.head, mirror.steps) == (own.head, own.steps)
+        for name, column in own.columns.items():
+            for row in range(own.oldest, own.head):
+                assert np.array_equal(column[row % own.rows], mirror.columns[name][row % own.rows]), (name, row)
 
 
-def _outpost(path: Path, home: Plan) -> Plan:
-    path.mkdir(exist_ok=True)
-    plan = replace(home, outpost=0).at(RunPaths(path, home.paths.checkpoints))
-    prepare_outpost(plan, ROLES, "run", {1: where_it_stopped(home, 1)}, WeightBoard.open(home.paths.board).version)
-    return plan
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path, corridor(replay={"samples_per_insert": None}))
 
 
-def _act(plan: Plan, steps: int) -> None:
-    actor = assembly.build_actor(plan, 1)
-    actor.run(steps=steps)
-    actor.end()
+def grant(pair: Pair, row: int) -> None:
+    Counters(pair.plan.shards[1] / "header.bin", writable=True)[Header.GRANT] = row
 
 
-def _exchange(home: HomeFolder, node: NodeFolder) -> None:
-    node.deliver(home.order([1]), home.weights()[1])
-    home.take(node.fetch(0.0))
+def publish(pair: Pair, value: float) -> int:
+    board = WeightBoard.open(pair.plan.paths.board)
+    return board.publish(np.full(board.size, value, np.float32))
 
 
-def test_a_new_home_brings_its_weights_to_an_outpost_that_had_later_ones(tmp_path: Path) -> None:
-    """Home is lost with version 51; the new one begins at version 1 with the checkpoint's weights."""
-    plan = _home(tmp_path / "home")
-    outpost = _outpost(tmp_path / "outpost", plan)
-    board = WeightBoard.open(plan.paths.board)
-    for _ in range(50):
-        board.publish(np.ones(board.size, np.float32))
-    home = HomeFolder(plan)
-    _exchange(home, NodeFolder(outpost.paths, home.start([1])))
-    assert WeightBoard.open(outpost.paths.board).version == 51
-
-    shutil.rmtree(tmp_path / "home")
-    plan = _home(tmp_path / "home")
-    outpost = _outpost(tmp_path / "outpost", plan)
-    board = WeightBoard.open(plan.paths.board)
-    board.publish(np.full(board.size, 7.0, np.float32))  # what a restored learner does
-    home = HomeFolder(plan)
-    node = NodeFolder(outpost.paths, home.start([1]))
-    _exchange(home, node)
-    found = np.empty(board.size, np.float32)
-    WeightBoard.open(outpost.paths.board).read(found)
-    assert found[0] == 7.0
-
-
-def test_an_older_timeline_is_not_joined_to_a_newer_one(tmp_path: Path) -> None:
-    """Outpost A is cut off and goes on alone; B continues at home's row. Then B is gone, and a resume finds A."""
-    plan = _home(tmp_path / "home")
-    a = _outpost(tmp_path / "a", plan)
-    _act(a, 20)
-    home = HomeFolder(plan)
-    _exchange(home, NodeFolder(a.paths, home.start([1])))
-    _act(a, 60)  # nobody fetches these
-    b = _outpost(tmp_path / "b", plan)
-    _act(b, 10)
-    home = HomeFolder(plan)
-    _exchange(home, NodeFolder(b.paths, home.start([1])))
-    stopped = ShardReader(plan.shards[1]).head
-
-    a = _outpost(tmp_path / "a", plan)  # as at a resume
-    home = HomeFolder(plan)
-    _exchange(home, NodeFolder(a.paths, home.start([1])))
-    _act(a, 5)
-    home = HomeFolder(plan)
-    _exchange(home, NodeFolder(a.paths, home.start([1])))
-    mirror = ShardReader(plan.shards[1])
-    assert mirror.head > stopped
-    assert (mirror.columns["boundary"][stopped % mirror.rows] == CUT).all()
-    assert len(list(a.paths.replay.glob("shard_001*"))) == 1  # no second one takes memory
-
-
-def test_steps_are_not_counted_twice_when_a_mirror_is_damaged(tmp_path: Path) -> None:
-    plan = _home(tmp_path / "home")
-    outpost = _outpost(tmp_path / "outpost", plan)
-    RunFolder(outpost.paths.replay).write_json("owner.json", {"run": "x", "mark": "m", "outpost": True})
-    _act(outpost, 3 * plan.rows_per_shard)
-    home = HomeFolder(plan)
-    node = NodeFolder(outpost.paths, home.start([1]))
-    _exchange(home, node)
-    _exchange(home, node)
-    ledger = assembly.open_ledger(plan)
-    ledger.beat()
-    before = ledger.env_steps
-    assert before == ShardReader(outpost.shards[1]).steps
-
-    (plan.shards[1] / "obs.bin").unlink()
-    (found,) = find_outposts("m", tmp_path)
-    plan = _home(tmp_path / "home", known=Counts, starts=found.starts)
-    outpost = _outpost(tmp_path / "outpost", plan)
-    home = HomeFolder(plan)
-    node = NodeFolder(outpost.paths, home.start([1]))
+def test_rows_counts_and_the_end_arrive(pair: Pair) -> None:
+    near, far = build_actor(pair.plan, 0), build_actor(pair.there, 1)
+    near.run(steps=7)
     for _ in range(3):
-        _exchange(home, node)
-    assert assembly.open_ledger(plan).env_steps == before
+        far.run(steps=11)
+        pair.exchange()
+        pair.require_equal()
+    pair.exchange()
+    assert (
+        pair.words.ledger.env_steps == pair.ledger.env_steps == pair.own.steps + ShardReader(pair.plan.shards[0]).steps
+    )
+    pair.ledger[LedgerWord.STOP] = HALT
+    pair.exchange()
+    assert pair.words.ledger.halt
+    far.end()
+    parcel = pair.node.fetch(5.0)  # at once: the run has stopped
+    assert parcel.closed
+    pair.home.take(parcel)
+    assert pair.mirror.header[Header.CLOSED] == 1
 
 
-def test_a_writer_that_laps_the_ring_while_rows_are_taken_does_not_stop_the_taker(tmp_path: Path) -> None:
-    from shoal.replay.mirror import RowTaker
-    from shoal.replay.shard import ShardWriter
-
-    plan = _home(tmp_path / "home")
-    writer = ShardWriter(plan.shards[1])
-    writer.cut(5)
-    looks = 0
-
-    class Lapped(ShardReader):
-        @property
-        def oldest(self) -> int:
-            nonlocal looks
-            looks += 1
-            if looks == 1:
-                for _ in range(3):
-                    writer.cut(self.rows - 1)
-            assert looks < 100, "it never ends"
-            return super().oldest
-
-    taker = RowTaker(Lapped(plan.shards[1]), 0)
-    taker.take(np.zeros(taker.row_bytes * 4, np.uint8))
+def test_an_order_that_was_overtaken_is_ignored(pair: Pair) -> None:
+    grant(pair, 5)
+    old = pair.home.order(AWAY)
+    grant(pair, 9)
+    pair.ledger[LedgerWord.UPDATES] = 3
+    new = pair.home.order(AWAY)
+    pair.node.deliver(new, None)
+    pair.node.deliver(old, None)
+    assert (pair.words.grant, pair.words.ledger.updates) == (9, 3)
 
 
-def test_a_batch_between_two_orders_does_not_let_actors_run_far_ahead(tmp_path: Path) -> None:
-    plan = replace(make_plan(corridor(replay={"samples_per_insert": 8.0})), outposts=((0,), (1,)))
-    (tmp_path / "home").mkdir()
-    plan = plan.at(RunPaths(tmp_path / "home", tmp_path / "checkpoints"))
-    prepare(plan, ROLES, "run")
-    home, ledger = HomeFolder(plan), assembly.open_ledger(plan)
-    told = home.order([0], horizon=1.0).ledger[LedgerWord.SAMPLES]
-    ledger.add(LedgerWord.SAMPLES, 128)
-    assert home.order([1], horizon=1.0).ledger[LedgerWord.SAMPLES] == told + 128
+def test_weights_are_there_before_the_grant_that_needs_them(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = publish(pair, 2.5)
+    grant(pair, 9)
+    order, weights = pair.home.order(AWAY), pair.home.weights()[1].copy()
+    seen: list[int] = []
+    obey = NodeFolder._obey
+    monkeypatch.setattr(NodeFolder, "_obey", lambda node, given: (seen.append(node.version), obey(node, given)))
+    assert order.version == version
+    assert pair.node.deliver(order, weights) == version and seen == [version]
+    board = WeightBoard.open(pair.there.paths.board)
+    vector = np.empty(board.size, np.float32)
+    assert board.read(vector) == version and (vector == 2.5).all()
+    # The same weights again, and older ones, change nothing.
+    assert pair.node.deliver(order, weights) == version
+    assert pair.node.deliver(order._replace(version=version - 1), np.zeros_like(weights)) == version
+    board.read(vector)
+    assert (vector == 2.5).all()
 
 
-def test_an_outpost_that_others_can_write_into_is_not_used(tmp_path: Path) -> None:
-    outpost = _outpost(tmp_path / "outpost", _home(tmp_path / "home"))
-    RunFolder(outpost.paths.replay).write_json("owner.json", {"run": "x", "mark": "m", "outpost": True})
-    assert find_outposts("m", tmp_path)
-    outpost.paths.replay.chmod(0o777)
-    assert not find_outposts("m", tmp_path)
-    outpost.paths.replay.chmod(0o700)
-    (outpost.shards[1] / "obs.bin").rename(tmp_path / "obs.bin")
-    (outpost.shards[1] / "obs.bin").symlink_to(tmp_path / "obs.bin")
-    assert not find_outposts("m", tmp_path)
+def test_home_reads_grants_before_the_version(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grant that is told was given for weights that are told, too, though the learner works meanwhile."""
+    words = HomeFolder._words
+
+    def learns_meanwhile(home: HomeFolder, *given: object) -> object:
+        found = words(home, *given)  # type: ignore[arg-type]
+        grant(pair, 100 + publish(pair, 1.0))
+        return found
+
+    monkeypatch.setattr(HomeFolder, "_words", learns_meanwhile)
+    pair.home.order(AWAY)
+    order = pair.home.order(AWAY)
+    assert order.granted[0, 1] - 100 <= order.version
 
 
-def test_a_queue_of_a_new_home_begins_where_the_old_one_was(tmp_path: Path) -> None:
-    plan = _home(tmp_path / "home")
-    outpost = _outpost(tmp_path / "outpost", plan)
-    RunFolder(outpost.paths.replay).write_json("owner.json", {"run": "x", "mark": "m", "outpost": True})
-    _act(outpost, 30)
-    Counters(outpost.shards[1] / "header.bin", writable=True)[Header.CURSOR] = 20
-    shutil.rmtree(tmp_path / "home")
-    (found,) = find_outposts("m", tmp_path)
-    plan = _home(tmp_path / "home", starts=found.starts)
-    assert ShardReader(plan.shards[1]).header[Header.CURSOR] == 20
+def test_both_sides_begin_again_and_again(pair: Pair) -> None:
+    """Killed with a parcel packed and not taken, or taken and not answered: no row twice, none lost."""
+    far = build_actor(pair.there, 1)
+    for again in range(2):
+        far.run(steps=9)
+        pair.exchange()
+        far.run(steps=5)
+        pair.node.fetch(0.01)  # packed, and lost with its courier
+        pair.begin_node()
+        pair.exchange()
+        pair.require_equal()
+        far.run(steps=5)
+        parcel, before = pair.node.fetch(0.01), pair.home
+        start = pair.begin_home()
+        assert start.positions == {1: pair.mirror.head}
+        with pytest.raises(ReplayError, match="another writer"):
+            before.take(parcel)  # it lives on, and hears of its courier's parcel too late
+        pair.begin_node()
+        pair.exchange()
+        pair.require_equal()
+        grant(pair, 50 + again)
+        pair.exchange()
+        assert pair.words.grant == 50 + again  # orders of a later home are later
+
+
+def test_a_node_that_was_given_up_cannot_write_into_its_mirror_again(pair: Pair, tmp_path: Path) -> None:
+    far = build_actor(pair.there, 1)
+    far.run(steps=9)
+    pair.exchange()
+    lost = pair.node
+    (tmp_path / "refuge").mkdir()
+    pair.there = pair.there.at(RunPaths(tmp_path / "refuge", tmp_path / "checkpoints"))
+    assert prepare_outpost(pair.there, 3, "run", {1: where_it_stopped(pair.plan, 1)}, pair.home.version) == []
+    pair.begin_node()
+    build_actor(pair.there, 1).run(steps=6)
+    pair.exchange()
+    assert pair.mirror.head == pair.own.head > 9
+    far.run(steps=1)  # it was only out of reach
+    late = lost.fetch(0.01)
+    with pytest.raises(ReplayError, match="is at row"):
+        pair.home.take(late)
+    pair.exchange()
+    assert (pair.mirror.head, pair.mirror.steps) == (pair.own.head, pair.own.steps)
+
+
+def test_an_outpost_with_fewer_rows_than_its_mirror_is_refused(pair: Pair) -> None:
+    with pytest.raises(ReplayError, match="home has 3"):
+        NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False, for_all=False, codec="none"))
+
+
+def test_gradients_are_repeated_with_their_numbers_and_fates(tmp_path: Path) -> None:
+    settings = settings_for("CartPole-v1", "a3c", ["actors=2"])
+    pair = Pair(tmp_path, settings)
+    far, near = (GradientBoard(plan.paths.gradients(1)) for plan in (pair.there, pair.plan))
+    gradient = np.arange(far.size, dtype=np.float32)
+    far.push(gradient, 5, 1)
+    far.push(2 * gradient, 5, 1)  # in place of the first
+    pair.exchange()
+    assert near.pushed == 2
+    taken = near.take()
+    assert taken is not None and np.array_equal(taken.vector, 2 * gradient)
+    assert not far.settled
+    near.settle(1)
+    pair.exchange()
+    assert far.settled and far.counts == near.counts == (2, 1, 1, 0)
+    # A courier and the home's side begin again: nothing is sent twice.
+    pair.begin_home()
+    pair.begin_node()
+    assert pair.node.fetch(0.01).pushes == ()
+    far.push(gradient, 5, 2)
+    assert [push.number for push in pair.node.fetch(0.01).pushes] == [3]
+    pair.begin_node()  # lost on the way: sent again
+    pair.exchange()
+    assert near.pushed == 3 and near.counts.waiting == 1

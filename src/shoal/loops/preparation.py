@@ -24,6 +24,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.team import STRIDE, Learners
 from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
+from shoal.replay.compression import require_codec
 from shoal.replay.counters import WORDS, Counters
 from shoal.replay.ledger import RUN
 from shoal.replay.reserve import PAGE, reserved_bytes
@@ -33,6 +34,8 @@ from shoal.types import CUT, EnvSpec
 _DOCUMENTS = 8 * PAGE
 """For small files: the owner's signature, and a second one while it is replaced."""
 _SCHEMA = 2 * PAGE
+MOVE_EPOCHS = 1000
+"""By so many a shard that continues elsewhere is ahead of what is left: restarts and searches raise that, too."""
 UNUSABLE = "unusable"
 """Part of the name of a damaged file that was set aside."""
 
@@ -84,6 +87,7 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
         starts: how far home is with each of the outpost's actors.
         version: of home's weights.
     """
+    require_codec(plan.settings.replay.compress if plan.spec.sees_images else "none")
     info, notes = _shard_info(plan, run), list[str]()
     for actor, path in enumerate(plan.shards):
         if actor not in plan.actors_here:
@@ -100,8 +104,9 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
             else:
                 set_aside(path)
             notes.append(problem)
-        # One epoch more: if a shard of the same actor on a lost node comes back, it is seen to be an older one.
-        create_shard(path, info, {**words, Header.EPOCH: words[Header.EPOCH] + 1} if words[Header.HEAD] else None)
+        # If a shard of the same actor on a lost node comes back, its epoch says that it is an older one.
+        later = {**words, Header.EPOCH: words[Header.EPOCH] + MOVE_EPOCHS}
+        create_shard(path, info, later if words[Header.HEAD] else None)
     ledger = Ledger(plan.paths.replay, plan.shards)
     ledger[LedgerWord.STOP], ledger[LedgerWord.HEARTBEAT] = RUN, time.time_ns()
     _leave_later_weights(plan, version)

@@ -85,7 +85,7 @@ def execute(
                 require_machine(plan)  # this is the learner's: only now can it be asked
                 from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
 
-                nodes = held.enter_context(join_nodes(plan, mark, progress.note))
+                nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
                 plan = nodes.plan
             replay, why = earlier_replay(folder)
             if replay is not None:

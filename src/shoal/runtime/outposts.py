@@ -7,7 +7,9 @@ it is started, and `shoal clean` knows whose they are.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, needed_bytes, prepare_outpost
 from shoal.loops.run_paths import RunPaths
 from shoal.replay import Header, ShardReader
+from shoal.replay.counters import Counters
 from shoal.replay.mirror import steps_before
+from shoal.replay.shard import LAST_ROW_SECONDS
 from shoal.replay.storage import choose_folder, replay_folders
 from shoal.runtime.replay_folder import ON_DISK, in_use, not_safe
 from shoal.runtime.run_folder import RunFolder
@@ -31,6 +35,8 @@ class FoundOutpost:
     """An outpost's folder that an earlier execution left on a node."""
 
     path: Path
+    run: Path
+    """The run folder that signed it."""
     starts: Mapping[int, Start]
     """Where a mirror of each shard begins: at its oldest row."""
     counts: Counts
@@ -63,16 +69,24 @@ def open_outpost(
     return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts, version)
 
 
-def find_outposts(mark: str, requested: Path | None) -> list[FoundOutpost]:
-    """The outposts of a run on this node that nobody uses. `requested`: the run's `replay.path`."""
-    found = (_look_at(path, mark) for path in _candidates(requested))
+def find_outposts(mark: str, run: Path, requested: Path | None) -> list[FoundOutpost]:
+    """The outposts of a run on this node. What its earlier execution still has running here can write no more.
+
+    Args:
+        mark: the run's.
+        run: its folder, which the caller has locked: nobody else executes this run.
+        requested: its `replay.path`.
+    """
+    found = (_look_at(path, mark, run) for path in _candidates(requested))
     return [one for one in found if one is not None]
 
 
-def free_outpost(path: Path, mark: str) -> None:
-    """Removes an outpost's folder from this node, if it belongs to this run."""
-    if read_object(path / OWNER).get("mark") == mark:
-        shutil.rmtree(path, ignore_errors=True)
+def free_outposts(mark: str, run: Path, requested: Path | None, only: Path | None = None) -> None:
+    """Removes all outposts of a run from this node, also one that was given up, on a node that came back; or one."""
+    for path in _candidates(requested) if only is None else [only]:
+        owner = read_object(path / OWNER)
+        if owner.get("mark") == mark and owner.get("outpost") and owner.get("run") == str(run):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _candidates(requested: Path | None) -> Iterator[Path]:
@@ -81,10 +95,13 @@ def _candidates(requested: Path | None) -> Iterator[Path]:
         yield from (path for path in sorted(requested.iterdir()) if path.is_dir() and not path.is_symlink())
 
 
-def _look_at(path: Path, mark: str) -> FoundOutpost | None:
+def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
     owner = read_object(path / OWNER)
-    if owner.get("mark") != mark or not owner.get("outpost") or not_safe(path) or in_use(path, path):
+    if owner.get("mark") != mark or not owner.get("outpost") or not_safe(path):
         return None
+    if owner.get("run") != str(run) and in_use(path, path):  # a copy of this run, or this one before it was moved
+        return None
+    _stop_writers(path)
     starts, counts, created = dict[int, Start](), list[Counts](), 0.0
     for folder in sorted(path.glob("shard_[0-9]*")):
         if not (folder / "schema.json").exists() or not folder.name[6:].isdigit():  # a header alone, or set aside
@@ -102,4 +119,16 @@ def _look_at(path: Path, mark: str) -> FoundOutpost | None:
         coming = Counts(reader.steps - words[Header.STEPS], header[Header.EPISODES] - words[Header.EPISODES])
         starts[int(folder.name[6:])] = Start(words, coming=coming)
         created = max(created, reader.info.created)
-    return FoundOutpost(path, starts, total(counts), created) if starts else None
+    return FoundOutpost(path, Path(str(owner.get("run"))), starts, total(counts), created) if starts else None
+
+
+def _stop_writers(path: Path) -> None:
+    """When home dies, Ray needs some time to end the outposts' actors: until then they would go on writing, and the
+    counts of their shards would not be final.
+    """
+    shards = [shard for shard in path.glob("shard_[0-9]*") if (shard / "schema.json").exists()]
+    for shard in shards:
+        with suppress(CorruptShard):
+            Counters(shard / "header.bin", writable=True).add(Header.EPOCH, 1)
+    if shards:
+        time.sleep(LAST_ROW_SECONDS)

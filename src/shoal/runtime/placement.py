@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from shoal.errors import PlacementError
 
+GPU_BESIDE = 0.1
+"""Part of a GPU for a role that works beside training."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -90,6 +93,17 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int, se
     return places
 
 
+def crowd_actors(nodes: Sequence[Node], home: Node, actors: int) -> list[Node]:
+    """The node of each actor where cores are too few: a resumed run cannot have fewer actors."""
+    others = sorted((node for node in nodes if node != home), key=lambda node: -node.cpus) or [home]
+    return [others[actor % len(others)] for actor in range(actors)]
+
+
+def share_of_core(free: float, roles: float) -> float:
+    """Of a core for each of so many roles, in hundredths; at most a whole one."""
+    return min(1.0, int(100 * free / max(1.0, roles)) / 100)
+
+
 def spread_runs(nodes: Sequence[Node], runs: int) -> list[Node]:
     """The node of each of several equal runs: always the one with the most free cores left, this one among equals."""
     free = {node.id: node.cpus for node in nodes}
@@ -98,3 +112,20 @@ def spread_runs(nodes: Sequence[Node], runs: int) -> list[Node]:
         chosen.append(max(nodes, key=lambda node: (free[node.id], node.here)))
         free[chosen[-1].id] -= 1
     return chosen
+
+
+def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
+    """How roles share GPUs.
+
+    Args:
+        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
+        gpus: how many there are.
+
+    Returns:
+        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
+    """
+    used = min(max(sum(trains), 1), gpus) if trains else 0
+    if not used:
+        return 0, []
+    beside = 0.0 if all(trains) else GPU_BESIDE
+    return used, [used / sum(trains) - beside if one else beside for one in trains]

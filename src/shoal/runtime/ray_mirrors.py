@@ -1,7 +1,8 @@
 """Mirrors: the role at home that fetches new rows from all outposts, and tells them what is new. Ray carries it.
 
 Each outpost has a courier, a Ray actor on its node. Several fetches are on the way to it at a time; each brings an
-order along and waits there until there is enough to send. What actors wait for is also told at once.
+order along and waits there until there is enough to send. What actors wait for is told at once: by the next fetch if
+all of them wait, or else by a call of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ IN_FLIGHT = 2
 """Fetches on the way to one courier: while one parcel travels, the next is packed."""
 FETCH_SECONDS = 0.25
 SILENT_SECONDS = 5.0
+"""Without an answer for so long, an outpost is silent: the supervisor looks whether its node is lost."""
+HUNG_SECONDS = 15.0
+"""A courier that is silent for so long is replaced: it hangs, or Ray has lost an answer on a cut link."""
 START_SECONDS = 40.0
 """A new courier's process may take so long to start, on a busy machine."""
+REPORT_SECONDS = 1.0
+"""While an outpost is silent, the supervisor is told so often."""
 DRAIN_SECONDS = 10.0
 """After the end, outposts have so long to send what is left."""
 WEIGHT_BYTES_PER_SECOND = 40e6
@@ -87,8 +93,10 @@ class _Link:
     def __init__(self, number: int, place: Place, actors: tuple[int, ...], home: HomeFolder) -> None:
         self.number, self.place, self.actors, self._home = number, place, actors, home
         self.restarts, self.failures, self.begin_at = -1, 0, 0.0
+        self.answered, self.met, self.told_at = time.monotonic(), False, -math.inf
         self.behind = self.lost_before = self.lost = 0
         self.waits, self.closed, self.rate = False, False, 0.0
+        self.idle = self.ordered = 0
         self._counts()
         self.begin()
 
@@ -105,8 +113,8 @@ class _Link:
         self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
         self.opening, self.told = True, self._home.urgent(self.actors)
         self.urgent: Any = None
-        self.version, self.weights_at, self.ordered_at = 0, 0.0, time.monotonic()
-        self.answered = time.monotonic()
+        self.version, self.weights_at, self.began = 0, 0.0, time.monotonic()
+        self.ordered_at = self.began
         self.begin_at = math.inf
         self.restarts += 1
         self.lost_before, self.lost = self.lost_before + self.lost, 0
@@ -124,22 +132,43 @@ class _Link:
     def silent(self) -> float:
         """Seconds since it answered, if that is too long, or if its couriers die one after the other."""
         since = time.monotonic() - self.answered
-        return since if since > (START_SECONDS if self.opening else SILENT_SECONDS) or self.failures > 1 else 0.0
+        return since if since > (SILENT_SECONDS if self.met else START_SECONDS) or self.failures > 1 else 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its courier should be replaced."""
+        waited = time.monotonic() - max(self.began, self.answered)
+        return self.begin_at == math.inf and waited > (START_SECONDS if self.opening else HUNG_SECONDS)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the supervisor should be told now that it is silent."""
+        return self.silent > 0 and time.monotonic() - self.told_at > REPORT_SECONDS
 
     def ask(self, board: _Weights) -> None:
         """Keeps fetches on the way."""
         if time.monotonic() >= self.begin_at:
             self.begin()
-        while not self.opening and len(self.fetches) < IN_FLIGHT:
+        while not self.opening and len(self.fetches) < self._wanted:
             self.fetches.append(self.courier.fetch.remote(*self._order(board), FETCH_SECONDS))
             self.calls += 1
+
+    @property
+    def _wanted(self) -> int:
+        """How many fetches should be on the way."""
+        if not self._home.hurries or not self.waits or self._home.stop:
+            return IN_FLIGHT
+        if self.idle != self.ordered or time.monotonic() - self.ordered_at > FETCH_SECONDS:
+            return 1  # what actors wait for must not queue behind a second one
+        # All actors wait, and home has all that they wrote: the next fetch brings them what they wait for.
+        return int(self._home.is_urgent(self.told, self._home.urgent(self.actors)))
 
     def hurry(self, board: _Weights, *, stop: bool = False) -> None:
         """Tells the outpost at once what its actors wait for."""
         if self.opening or self.urgent is not None:
             return
-        told = self._home.urgent(self.actors)
-        if stop or (self.waits and self._home.hurries and told != self.told):
+        wait = self.waits and self._home.hurries and bool(self.fetches)
+        if stop or (wait and self._home.is_urgent(self.told, self._home.urgent(self.actors))):
             self.urgent = self.courier.deliver.remote(*self._order(board))
             self.calls += 1
 
@@ -155,7 +184,7 @@ class _Link:
         answer = ray.get(self.fetches.popleft())
         now = time.monotonic()
         if self.opening:
-            self.opening, self.answered = False, now
+            self.opening, self.met, self.answered = False, True, now
             return
         self.lag, self.answered, self.failures = max(self.lag, now - self.answered), now, 0
         parcel: Parcel = answer
@@ -163,6 +192,7 @@ class _Link:
         self.rows += sum(chunk.rows for chunk in parcel.chunks.values())
         self.nbytes += parcel.data.nbytes
         self.behind, self.lost, self.waits, self.closed = parcel.behind, parcel.lost, parcel.waits, parcel.closed
+        self.idle = parcel.idle
         self.version = max(self.version, parcel.version)
 
     def report(self) -> LinkReport:
@@ -173,6 +203,7 @@ class _Link:
             self.rows, self.nbytes, self.calls, self.behind, lost, self.restarts, self.lag, round(self.silent, 1), rate
         )
         self.rate = rate
+        self.told_at = time.monotonic()
         self._counts()
         return told
 
@@ -186,6 +217,7 @@ class _Link:
         horizon, self.ordered_at = min(1.0, now - self.ordered_at), now
         self.told = self._home.urgent(self.actors)
         order = self._home.order(self.actors, horizon)
+        self.ordered = order.number
         pause = 0.0 if self._home.hurries else board.nbytes / WEIGHT_BYTES_PER_SECOND
         if order.version <= self.version or now - self.weights_at < pause:
             return order, None
@@ -222,7 +254,7 @@ class Mirrors:
 
     def run(self, *, seconds: float, outposts: Mapping[int, Place]) -> MirrorReport:
         """Keeps all folders in step for so long; after the end until the outposts have sent everything. Returns early
-        when an outpost falls silent.
+        when an outpost is silent, every `REPORT_SECONDS`.
         """
         began = time.monotonic()
         deadline = began + seconds
@@ -233,11 +265,11 @@ class Mirrors:
                 stopping, deadline = True, now + DRAIN_SECONDS
                 for link in self._links.values():
                     link.hurry(self._weights, stop=True)
+            self._work()
             if stopping and all(link.closed or link.silent for link in self._links.values()):
                 break
-            if not stopping and any(link.silent for link in self._links.values()):
+            if not stopping and any(link.is_news for link in self._links.values()):
                 break
-            self._work()
         links = {number: link.report() for number, link in self._links.items()}
         notes, self._notes = tuple(self._notes), []
         return MirrorReport(time.monotonic() - began, links, notes)
@@ -254,21 +286,26 @@ class Mirrors:
     def _work(self) -> None:
         links = self._links.values()
         for link in links:
+            if link.hangs:
+                self._notes.append(f"the courier of outpost {link.number} does not answer; another one begins")
+                link.fail()
             link.ask(self._weights)
             link.hurry(self._weights)
         heads = ((reference, link) for link in links for reference in (*list(link.fetches)[:1], link.urgent))
         waiting = {reference: link for reference, link in heads if reference is not None}
-        if not waiting:
-            time.sleep(_WAIT)
-            return
         hurries = self._home.hurries and any(link.waits for link in links)
+        if not waiting:
+            time.sleep(_HURRY if hurries else _WAIT)
+            return
         done, _ = ray.wait(list(waiting), num_returns=1, timeout=_HURRY if hurries else _WAIT)
         for reference in done:
             link = waiting[reference]
             try:
                 link.take(reference)
             except RayTaskError as error:
-                raise cast(BaseException, error.cause) from error
+                if not isinstance(error.cause, RunInUse):  # the courier before it, which hangs, cannot be ended yet
+                    raise cast(BaseException, error.cause) from error
+                link.fail()
             except RayError:
                 self._notes.append(f"the courier of outpost {link.number} has ended; another one begins")
                 link.fail()

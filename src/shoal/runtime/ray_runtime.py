@@ -22,6 +22,7 @@ from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
 from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
+from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
 from shoal.runtime.ray_nodes import Nodes
@@ -34,8 +35,6 @@ POLL_SECONDS = 0.1
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
 MOVE_ATTEMPTS = 3
-GPU_BESIDE = 0.1
-"""Part of a GPU for a role that works beside training."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -107,6 +106,8 @@ class _RayFleet:
         self._pid_words = pid_words(self._plan.paths)
         self._links: Mapping[int, LinkReport] = {}
         nodes.reserve(self._needs())
+        if nodes.crowded:
+            supervisor.note("the cluster has too few free cores for this run: roles share them")
         for note in nodes.open(self._plan, folder.path, len(self._all)):
             supervisor.note(note)
         self._note_places()
@@ -261,10 +262,12 @@ class _RayFleet:
         for attempt in range(MOVE_ATTEMPTS):
             said = self._nodes.move(outpost)
             try:
-                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
+                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), outpost):
                     self._supervisor.note(note)
                 break
             except PlacementError:  # that node has died, too
+                if self._ledger.stop:  # a resumed run makes its folder
+                    return said
                 if attempt == MOVE_ATTEMPTS - 1:
                     raise
         self._note_places()
@@ -282,6 +285,7 @@ class _RayFleet:
             self._judge(one.outpost, 0.0)
             return
         self._supervisor.restarted(one.name, "its process ended")
+        ray.kill(one.host)  # Ray may only have lost sight of it, and two must not do one role's work
         self._start(one)
         self._submit(one, one.bounds)
 
@@ -319,23 +323,6 @@ class _RayFleet:
                 break
             self._collect()
             self._supervisor.tick()
-
-
-def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
-    """How roles share GPUs.
-
-    Args:
-        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
-        gpus: how many there are.
-
-    Returns:
-        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
-    """
-    used = min(max(sum(trains), 1), gpus) if trains else 0
-    if not used:
-        return 0, []
-    beside = 0.0 if all(trains) else GPU_BESIDE
-    return used, [used / sum(trains) - beside if one else beside for one in trains]
 
 
 def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:

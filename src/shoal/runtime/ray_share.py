@@ -23,7 +23,7 @@ from shoal.errors import ConfigError, PlacementError, ShoalError, explained
 from shoal.files import open_file, read_file
 from shoal.runtime.placement import Node, spread_runs
 from shoal.runtime.ray_cluster import Cluster
-from shoal.runtime.ray_nodes import alive_nodes
+from shoal.runtime.ray_tasks import alive_nodes
 from shoal.sharing import Registry
 from shoal.sharing.launcher import HURRY_SECONDS, Ended, PlannedRun, Wish, launch
 from shoal.sharing.live_table import RunRow
