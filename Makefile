@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # To be set from outside: make setup PYTHON=/path/to/python3.12, make train ARGS="--seconds 60"
 PYTHON ?=
 ARGS ?=
-EXTRAS ?= dev,sb3,video,mujoco,box2d,multiagent,wandb
+EXTRAS ?= dev,compress,sb3,video,mujoco,box2d,multiagent,wandb
 # Tests at a time: one more than a small machine has cores, because tests of Ray mostly wait.
 JOBS ?= 3
 # More pip options for torch alone, for example where to find a build without CUDA.

@@ -20,9 +20,9 @@ ARM = default_environment() | {"sys_platform": "linux", "platform_system": "Linu
 WHEELS_ON_ARM = set(
     """
     ale-py ast-serialize charset-normalizer contourpy fonttools glfw grpcio hypothesis imageio-ffmpeg kiwisolver librt
-    llvmlite markupsafe matplotlib msgpack mujoco mujoco-core mujoco-studio mypy numba numpy opencv-python-headless
+    llvmlite lz4 markupsafe matplotlib msgpack mujoco mujoco-core mujoco-studio mypy numba numpy opencv-python-headless
     pillow protobuf psutil pydantic-core pygame-ce pyyaml ray rpds-py ruff safetensors scipy tensorboard-data-server
-    torch wandb websockets xxhash
+    torch wandb websockets xxhash zstandard
     """.split()
 )
 """Packages with compiled parts of which an index has a wheel for Linux on ARM, in the version of constraints.txt.

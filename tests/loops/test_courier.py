@@ -38,7 +38,7 @@ class Pair:
         self.plan = plan.at(RunPaths(folder / "home", folder / "checkpoints"))
         assert prepare(self.plan, 3, "run") == []
         self.there: Plan = replace(plan.at(RunPaths(folder / "node", folder / "checkpoints")), outpost=0)
-        assert prepare_outpost(self.there, 3, "run", {1: where_it_stopped(self.plan, 1)}) == []
+        assert prepare_outpost(self.there, 3, "run", {1: where_it_stopped(self.plan, 1)}, 1) == []
         self.ledger = open_ledger(self.plan)
         self.begin_home()
         self.begin_node()
@@ -194,7 +194,7 @@ def test_a_node_that_was_given_up_cannot_write_into_its_mirror_again(pair: Pair,
     lost = pair.node
     (tmp_path / "refuge").mkdir()
     pair.there = pair.there.at(RunPaths(tmp_path / "refuge", tmp_path / "checkpoints"))
-    assert prepare_outpost(pair.there, 3, "run", {1: where_it_stopped(pair.plan, 1)}) == []
+    assert prepare_outpost(pair.there, 3, "run", {1: where_it_stopped(pair.plan, 1)}, pair.home.version) == []
     pair.begin_node()
     build_actor(pair.there, 1).run(steps=6)
     pair.exchange()
@@ -209,7 +209,7 @@ def test_a_node_that_was_given_up_cannot_write_into_its_mirror_again(pair: Pair,
 
 def test_an_outpost_with_fewer_rows_than_its_mirror_is_refused(pair: Pair) -> None:
     with pytest.raises(ReplayError, match="home has 3"):
-        NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False))
+        NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False, for_all=False, codec="none"))
 
 
 def test_while_mirrors_fill_again_actors_do_not_run_ahead(tmp_path: Path) -> None:

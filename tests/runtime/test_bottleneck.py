@@ -7,6 +7,7 @@ import math
 import pytest
 from tests.fakes import corridor
 
+from shoal.loops.reports import LinkReport, MirrorReport
 from shoal.runtime import bottleneck
 from shoal.runtime.bottleneck import Machine, Share, Waits, verdict
 
@@ -31,6 +32,20 @@ from shoal.runtime.bottleneck import Machine, Share, Waits, verdict
 )
 def test_verdict(learner_wait: float, actor_wait: float, expected: str) -> None:
     assert verdict(learner_wait, actor_wait) == expected
+
+
+def test_a_full_link_is_named_before_those_who_wait_because_of_it() -> None:
+    """Actors far away wait for a learner that waits for their rows: that is no fault of the hand-over."""
+    assert verdict(0.9, 0.8, links_full=0.9).startswith("links (the learner waits 90 % of its time for data, and rows")
+    assert verdict(0.5, 0.0, links_full=0.9).startswith("links")
+    assert verdict(0.05, 0.6, links_full=0.9).startswith("learner")  # rows queue because the learner is slow
+    assert verdict(0.5, 0.0, links_full=0.3).startswith("actors")
+    assert verdict(0.5, 0.0).startswith("actors")
+    waits = Waits(Share(4, 10), Share(0, 10))
+    for behind, nbytes in ((0, 100), (7, 300)):
+        link = LinkReport(10, nbytes, 2, behind, lost=0, restarts=0, lag=0.1, silent=0.0)
+        waits.take(MirrorReport(1.0, {0: link}))
+    assert waits.verdict(corridor()).startswith("links")
 
 
 def test_both_idle_is_neither_sides_fault() -> None:

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(run: Path, mark: str = MARK, path: Path | None = None) -> Path:
-    made, notes = open_outpost(PLAN, run, mark, 4, NEW, path)
+    made, notes = open_outpost(PLAN, run, mark, 4, NEW, 1, path)
     assert notes == []
     return made
 
@@ -50,11 +50,11 @@ def test_an_outpost_is_found_by_its_run_alone_and_used_again(run: Path) -> None:
     own = ShardReader(path / "shard_001")
     assert find_outposts("another", run, None) == []
     (found,) = find_outposts(MARK, run, None)
-    assert (found.path, found.run, found.steps) == (path, run, own.steps)
+    assert (found.path, found.run, found.counts.steps) == (path, run, own.steps)
     assert list(found.starts) == [1]  # of the other actor there is a header only
     words = found.starts[1].words
     assert (words[Header.HEAD], words[Header.STEPS]) == (own.oldest, 0)
-    again, notes = open_outpost(PLAN, run, MARK, 4, found.starts, found.path)
+    again, notes = open_outpost(PLAN, run, MARK, 4, found.starts, 1, found.path)
     assert again == path and notes == [] and ShardReader(path / "shard_001").head == own.head
 
 
@@ -67,19 +67,19 @@ def test_what_still_writes_there_is_stopped_before_its_rows_are_counted(run: Pat
         (found,) = find_outposts(MARK, run, None)
         with pytest.raises(ReplayError, match="another writer"):
             orphan.run(steps=5)
-        assert ShardReader(path / "shard_001").steps == found.steps
+        assert ShardReader(path / "shard_001").steps == found.counts.steps
         # A run folder elsewhere may be a copy, whose original is at work here.
         assert find_outposts(MARK, run.parent / "b", None) == []
     assert [one.run for one in find_outposts(MARK, run.parent / "b", None)] == [run]
 
 
-def test_a_shard_that_is_older_than_its_mirror_is_set_aside(run: Path) -> None:
+def test_a_shard_that_is_older_than_its_mirror_begins_again(run: Path) -> None:
     path = opened(run)
     ahead = {1: Start({**NEW[1].words, Header.HEAD: 7, Header.CLAIM: 7, Header.STEPS: 20, Header.EPOCH: 1})}
-    notes = prepare_outpost(at(path), 4, "a", ahead)
-    assert notes == ["shard_001 is older than its mirror; it is set aside."]
-    assert ShardReader(path / "shard_001").head == 7 and list(path.glob("shard_001.unusable-*"))
-    assert [one.steps for one in find_outposts(MARK, run, None)] == [20]
+    notes = prepare_outpost(at(path), 4, "a", ahead, 1)
+    assert notes == ["shard_001 of outpost 0 is older than its mirror, and begins again."]
+    assert ShardReader(path / "shard_001").head == 7 and not list(path.glob("shard_001.*"))
+    assert [one.counts.steps for one in find_outposts(MARK, run, None)] == [20]
 
 
 def test_all_folders_of_a_run_are_freed_and_no_others(run: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_all_folders_of_a_run_are_freed_and_no_others(run: Path, tmp_path: Path)
     RunFolder(home).write_json("owner.json", {"run": str(run), "mark": MARK})
     requested = tmp_path / "requested"
     plan = replace(PLAN, settings=corridor(replay={"samples_per_insert": None, "path": str(requested)}))
-    there, _ = open_outpost(plan, run, MARK, 4, NEW, None)
+    there, _ = open_outpost(plan, run, MARK, 4, NEW, 1, None)
     assert there.parent == requested
     free_outposts(MARK, run, requested)
     assert [path.exists() for path in (first, second, there, theirs, copied, home)] == [False] * 3 + [True] * 3

@@ -55,3 +55,10 @@ def test_where_cores_are_too_few_roles_share_them() -> None:
     assert crowd_actors([A], A, 2) == [A, A]
     assert [share_of_core(free, 3) for free in (0, 1, 2, 3, 7)] == [0.0, 0.33, 0.66, 1.0, 1.0]
     assert share_of_core(0.5, 0) == 0.5
+
+
+def test_an_inference_server_takes_a_core_of_every_node_with_actors() -> None:
+    placed = place_actors([A, B, C], A, beside=2, actors=4, servers=1)
+    assert sorted(one.id[0] for one in placed) == ["a", "b", "c", "c"]
+    with pytest.raises(PlacementError, match=r"an inference server on each node.*Use at most 4 actors"):
+        place_actors([A, B, C], A, beside=2, actors=5, servers=1)

@@ -30,6 +30,7 @@ from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard, Weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardReader
+from shoal.replay.compression import Codec, compress, decompress, require_codec
 from shoal.replay.counters import Counters
 from shoal.replay.mirror import Bytes, Chunk, MirrorWriter, RowTaker
 
@@ -37,11 +38,15 @@ PARCEL_BYTES = 8 * 2**20
 PARCEL_STEPS = 400
 """Environment steps that are worth a call of their own: two or three calls per thousand steps."""
 HURRY_SECONDS = 0.01
-"""How long a new row waits if some actors wait for the learner, and the others still work."""
+"""How long a new row waits if some actors wait for the learner, and the others still work. Where the learner waits for
+all of them it waits for the last one.
+"""
 LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
 """Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
 that actors could use.
 """
+RATE_SECONDS = 0.5
+"""The shortest time over which the learner's draws are measured."""
 _COUNTED = (Header.HEAD, Header.STEPS, Header.EPISODES)
 """Words of a shard that other nodes know."""
 _GRANTED = (Header.CURSOR, Header.GRANT)
@@ -87,6 +92,10 @@ class LinkStart(NamedTuple):
     """The newest gradient of each that home has; empty where none are pushed."""
     hurries: bool
     """Whether actors wait for an answer to what they wrote: a queue, a barrier, gradients."""
+    for_all: bool
+    """Whether the answer comes only when all actors have written: a barrier."""
+    codec: Codec
+    """Of the rows on the way."""
 
 
 class Parcel(NamedTuple):
@@ -95,7 +104,9 @@ class Parcel(NamedTuple):
     chunks: dict[int, Chunk]
     """New rows by actor."""
     data: Bytes
-    """Their columns, one chunk after the other."""
+    """Their columns, one chunk after the other; compressed."""
+    nbytes: int
+    """Of the data before."""
     pushes: tuple[SentPush, ...]
     behind: int
     """Rows that did not fit."""
@@ -103,6 +114,8 @@ class Parcel(NamedTuple):
     """Rows that were overwritten before they could be sent, since this courier began."""
     waits: bool
     """Whether an actor waits for the learner."""
+    idle: int
+    """Number of the order that all actors have obeyed, waiting for the next one with nothing left to send; else 0."""
     closed: bool
     """Whether all shards are closed, and everything is sent."""
     version: int
@@ -134,8 +147,10 @@ class NodeFolder:
         if row > len(self._buffer):
             self._buffer = np.empty(row, np.uint8)
         lanes = next(iter(self._takers.values())).reader.lanes
-        self._full = max(1, min(PARCEL_STEPS // lanes, len(self._buffer) // row))
-        self._hurries = start.hurries
+        self._fits = max(1, len(self._buffer) // row)
+        self._full = max(1, min(PARCEL_STEPS // lanes, self._fits))
+        self._hurries, self._for_all, self._codec = start.hurries, start.for_all, start.codec
+        require_codec(self._codec)
 
     @property
     def version(self) -> int:
@@ -179,7 +194,8 @@ class NodeFolder:
             news = behind > 0 or any(board.pushed > self._pushed[actor] for actor, board in self._boards.items())
             since = (since or now) if news else None
             hurry = self._hurries and news and any(waiting)
-            if behind >= self._full or (hurry and (all(waiting) or now - (since or now) > HURRY_SECONDS)):
+            late = not self._for_all and now - (since or now) > HURRY_SECONDS
+            if behind >= (self._fits if self._for_all else self._full) or (hurry and (all(waiting) or late)):
                 break
             if self._ledger.stop:
                 break
@@ -187,6 +203,7 @@ class NodeFolder:
         return self._pack()
 
     def _pack(self) -> Parcel:
+        obeyed = self._obeyed
         chunks: dict[int, Chunk] = {}
         used = 0
         # The furthest behind first: if a parcel is full, another actor is first in the next.
@@ -203,9 +220,11 @@ class NodeFolder:
         takers = self._takers.values()
         behind = sum(taker.behind for taker in takers)
         closed = all(taker.reader.header[Header.CLOSED] and not taker.changed for taker in takers)
-        waits = any(taker.reader.header[Header.WAITS] for taker in takers)
+        waits = [bool(taker.reader.header[Header.WAITS]) for taker in takers]
+        idle = obeyed if all(waits) and not any(taker.behind for taker in takers) else 0
         lost = sum(taker.lost for taker in takers)
-        return Parcel(chunks, self._buffer[:used], tuple(pushes), behind, lost, waits, closed, self.version)
+        data, told = compress(self._buffer[:used], self._codec), (any(waits), idle, closed, self.version)
+        return Parcel(chunks, data, used, tuple(pushes), behind, lost, *told)
 
 
 class HomeFolder:
@@ -227,6 +246,11 @@ class HomeFolder:
         self._limiter = make_limiter(plan.settings) if ratio else None
         self._tolerance = int(plan.settings.tolerance) if ratio else 0
         self.hurries = plan.queue_rows is not None or plan.pushes is not None
+        self._codec: Codec = plan.settings.replay.compress if plan.spec.sees_images else "none"
+        require_codec(self._codec)
+        rollout = plan.settings.replay.rollout
+        self._for_all = rollout is not None and rollout.share == 1.0
+        self._queue_steps = 0 if rollout else (plan.queue_rows or 0) * plan.settings.env.lanes
 
     def start(self, actors: Sequence[int]) -> LinkStart:
         """Begins with the node of these actors, also again."""
@@ -234,13 +258,13 @@ class HomeFolder:
             self._mirrors[actor] = MirrorWriter(self._plan.shards[actor])
         pushes = {actor: self._boards[actor].pushed for actor in actors} if self._boards else {}
         positions = {actor: self._mirrors[actor].head for actor in actors}
-        return LinkStart(len(self._headers), positions, pushes, self.hurries)
+        return LinkStart(len(self._headers), positions, pushes, self.hurries, self._for_all, self._codec)
 
     def take(self, parcel: Parcel) -> None:
         """Appends new rows to their mirrors, and puts gradients on their boards."""
-        begin = 0
+        begin, data = 0, decompress(parcel.data, self._codec, parcel.nbytes)
         for actor, chunk in parcel.chunks.items():
-            begin += self._mirrors[actor].append(chunk, parcel.data[begin:])
+            begin += self._mirrors[actor].append(chunk, data[begin:])
         for push in parcel.pushes:
             self._boards[push.actor].push(push.vector, push.rows, push.version, push.number)
 
@@ -280,6 +304,16 @@ class HomeFolder:
         granted = tuple(self._headers[actor][word] for actor in actors for word in _GRANTED)
         return granted, *((self._boards[actor].fates for actor in actors) if self._boards else ())
 
+    def is_urgent(self, told: tuple[tuple[int, ...], ...], now: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether what is `now` is worth a call, if waiting actors were `told` that: gradients were judged, a grant
+        was raised, or the learner has taken half of their queue, or two parcels.
+        """
+        if told[1:] != now[1:] or any(new > old for old, new in zip(told[0][1::2], now[0][1::2], strict=True)):
+            return True
+        taken = (sum(now[0][::2]) - sum(told[0][::2])) * self._plan.settings.env.lanes
+        queued = self._queue_steps * len(now[0]) // 2
+        return bool(queued) and taken >= min(2 * PARCEL_STEPS, queued // 2)
+
     @property
     def stop(self) -> bool:
         """Whether training must stop."""
@@ -294,7 +328,8 @@ class HomeFolder:
         now, seen = time.monotonic(), self._samples
         while seen and now - seen[0][0] > 2.0:
             seen.popleft()
-        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now > seen[0][0] else 0.0
+        # Over a shorter time, one batch between two orders would look like millions of rows a second.
+        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now - seen[0][0] > RATE_SECONDS else 0.0
         if not seen or now - seen[-1][0] > 0.1:
             seen.append((now, samples))
         return max(0.0, rate)

@@ -1,4 +1,4 @@
-"""The bottleneck of a run: actors, learner or inference server, whichever the others wait for."""
+"""The bottleneck of a run: actors, learner, inference server or links, whichever the others wait for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from shoal.loops.machine import usable_cores
+from shoal.loops.reports import ActorReport, InferenceReport, LearnerReport, MirrorReport, Report
 from shoal.loops.settings import RunSettings
 
 _NOTICEABLE = 0.1
@@ -45,6 +46,22 @@ class Waits:
     """The actors, for the inference server; NaN without one."""
     server: Share = field(default_factory=Share)
     """The inference server, for requests."""
+    links: Share = field(default_factory=Share)
+    """Bytes from other nodes of which more waited there than a parcel holds; NaN on one node."""
+
+    def take(self, report: Report) -> None:
+        """Adds what a role reports."""
+        match report:
+            case ActorReport():
+                self.actors.add(report.waited, report.seconds)
+                self.served.add(report.served, report.seconds)
+            case LearnerReport():
+                self.learner.add(report.waited, report.seconds)
+            case InferenceReport():
+                self.server.add(report.waited, report.seconds)
+            case MirrorReport():
+                for link in report.links.values():
+                    self.links.add(link.nbytes if link.behind else 0, link.nbytes)
 
     def verdict(self, settings: RunSettings) -> str:
         """The bottleneck of a run with these settings."""
@@ -53,7 +70,8 @@ class Waits:
             acting = settings.actors * (1 - served) + 1 if math.isfinite(served) else settings.actors  # 1: the server
             machine = Machine(usable_cores(), round(acting) + settings.learners * settings.learner.threads)
         waits = self.learner.value, self.actors.value
-        return verdict(*waits, served_wait=served, server_wait=self.server.value, machine=machine)
+        server, links = self.server.value, self.links.value
+        return verdict(*waits, served_wait=served, server_wait=server, links_full=links, machine=machine)
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,7 @@ def verdict(
     *,
     served_wait: float = math.nan,
     server_wait: float = math.nan,
+    links_full: float = math.nan,
     machine: Machine | None = None,
 ) -> str:
     """Says in one line which side to strengthen.
@@ -89,15 +108,21 @@ def verdict(
             barrier); NaN when not measured.
         served_wait: mean share of the time that the actors waited for the inference server; NaN without one.
         server_wait: share of the time that the inference server waited for them; NaN without one.
+        links_full: share of the rows from other nodes that came while still more waited there; NaN on one node.
         machine: what it runs on; None: no advice about it.
 
     Returns:
-        A text that begins with one of `actors`, `inference`, `learner`, `balanced`, `hand-over`, `unknown`. The shares
-        of two sides that take turns add up to 1; what they wait beyond that, both were idle at the same time.
+        A text that begins with one of `actors`, `inference`, `learner`, `links`, `balanced`, `hand-over`, `unknown`.
+        The shares of two sides that take turns add up to 1; what they wait beyond that, both were idle at once.
     """
     if not (math.isfinite(learner_wait) and math.isfinite(actor_wait)):
         return "unknown (not measured yet)"
     learner_wait, actor_wait = (min(max(wait, 0.0), 1.0) for wait in (learner_wait, actor_wait))
+    if learner_wait > _NOTICEABLE and links_full > _MOST:  # actors may wait, too: for a learner without their rows
+        return (
+            f"links (the learner waits {100 * learner_wait:.0f} % of its time for data, and rows queue on other nodes: "
+            "a faster network, replay.compress=lz4 for images, or more actors beside the learner)"
+        )
     both_idle = learner_wait + actor_wait - 1.0
     if both_idle > _BOTH_IDLE:
         return (

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal.errors import CorruptShard
 from shoal.files import read_object
+from shoal.loops.counts import Counts, total
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, needed_bytes, prepare_outpost
 from shoal.loops.run_paths import RunPaths
@@ -23,7 +24,7 @@ from shoal.replay.counters import Counters
 from shoal.replay.mirror import steps_before
 from shoal.replay.shard import LAST_ROW_SECONDS
 from shoal.replay.storage import choose_folder, replay_folders
-from shoal.runtime.replay_folder import ON_DISK, in_use
+from shoal.runtime.replay_folder import ON_DISK, in_use, not_safe
 from shoal.runtime.run_folder import RunFolder
 
 OWNER = "owner.json"
@@ -38,14 +39,14 @@ class FoundOutpost:
     """The run folder that signed it."""
     starts: Mapping[int, Start]
     """Where a mirror of each shard begins: at its oldest row."""
-    steps: int
-    """Environment steps that all its shards count."""
+    counts: Counts
+    """Of all its shards."""
     created: float
     """When its newest shard was made."""
 
 
 def open_outpost(
-    plan: Plan, run: Path, mark: str, roles: int, starts: Mapping[int, Start], path: Path | None
+    plan: Plan, run: Path, mark: str, roles: int, starts: Mapping[int, Start], version: int, path: Path | None
 ) -> tuple[Path, list[str]]:
     """Makes or opens an outpost's folder on this node.
 
@@ -55,6 +56,7 @@ def open_outpost(
         mark: the run's.
         roles: how many roles the run has.
         starts: how far home is with each of the actors.
+        version: of home's weights.
         path: of a folder that was found here; None makes one.
 
     Returns:
@@ -64,7 +66,7 @@ def open_outpost(
         name = f"{run.name}-outpost-{plan.outpost}"
         path = choose_folder(name, needed_bytes(plan, roles), plan.settings.replay.path, run / ON_DISK)
     RunFolder(path).write_json(OWNER, {"run": str(run), "mark": mark, "outpost": True})
-    return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts)
+    return path, prepare_outpost(plan.at(RunPaths(path, plan.paths.checkpoints)), roles, run.name, starts, version)
 
 
 def find_outposts(mark: str, run: Path, requested: Path | None) -> list[FoundOutpost]:
@@ -79,9 +81,9 @@ def find_outposts(mark: str, run: Path, requested: Path | None) -> list[FoundOut
     return [one for one in found if one is not None]
 
 
-def free_outposts(mark: str, run: Path, requested: Path | None) -> None:
-    """Removes all outposts of a run from this node: also one that was given up, on a node that came back."""
-    for path in _candidates(requested):
+def free_outposts(mark: str, run: Path, requested: Path | None, only: Path | None = None) -> None:
+    """Removes all outposts of a run from this node, also one that was given up, on a node that came back; or one."""
+    for path in _candidates(requested) if only is None else [only]:
         owner = read_object(path / OWNER)
         if owner.get("mark") == mark and owner.get("outpost") and owner.get("run") == str(run):
             shutil.rmtree(path, ignore_errors=True)
@@ -95,12 +97,12 @@ def _candidates(requested: Path | None) -> Iterator[Path]:
 
 def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
     owner = read_object(path / OWNER)
-    if owner.get("mark") != mark or not owner.get("outpost"):
+    if owner.get("mark") != mark or not owner.get("outpost") or not_safe(path):
         return None
     if owner.get("run") != str(run) and in_use(path, path):  # a copy of this run, or this one before it was moved
         return None
     _stop_writers(path)
-    starts, steps, created = dict[int, Start](), 0, 0.0
+    starts, counts, created = dict[int, Start](), list[Counts](), 0.0
     for folder in sorted(path.glob("shard_[0-9]*")):
         if not (folder / "schema.json").exists() or not folder.name[6:].isdigit():  # a header alone, or set aside
             continue
@@ -111,10 +113,13 @@ def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
         oldest, header = reader.oldest, reader.header
         words = {Header.HEAD: oldest, Header.CLAIM: oldest, Header.STEPS: steps_before(reader, oldest)}
         words |= {Header.EPOCH: header[Header.EPOCH], Header.CUTS: 0}
+        words[Header.CURSOR] = max(oldest, header[Header.CURSOR])  # a queue does not hand out again what it has
         words[Header.EPISODES] = min(header[Header.EPISODES], oldest * reader.lanes)
-        starts[int(folder.name[6:])] = Start(words)
-        steps, created = steps + reader.steps, max(created, reader.info.created)
-    return FoundOutpost(path, Path(str(owner.get("run"))), starts, steps, created) if starts else None
+        counts.append(Counts(reader.steps, header[Header.EPISODES]))
+        coming = Counts(reader.steps - words[Header.STEPS], header[Header.EPISODES] - words[Header.EPISODES])
+        starts[int(folder.name[6:])] = Start(words, coming=coming)
+        created = max(created, reader.info.created)
+    return FoundOutpost(path, Path(str(owner.get("run"))), starts, total(counts), created) if starts else None
 
 
 def _stop_writers(path: Path) -> None:

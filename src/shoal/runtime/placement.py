@@ -63,7 +63,7 @@ def choose_refuge(nodes: Sequence[Node], roles: int) -> Node:
     return max(nodes, key=lambda node: (node.cpus >= roles, not node.here, node.cpus))
 
 
-def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) -> list[Node]:
+def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int, servers: int = 0) -> list[Node]:
     """The node of each actor: other nodes first, by their free cores, then home.
 
     Args:
@@ -71,15 +71,17 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
         home: where the learner is.
         beside: cores that the roles at home take.
         actors: how many there are.
+        servers: cores that inference takes on each node with actors, home included.
 
     Raises:
         PlacementError: there are too few cores.
     """
-    room = {node: max(0, int(node.cpus) - (beside if node == home else 0)) for node in nodes}
+    room = {node: max(0, int(node.cpus) - (beside if node == home else 0) - servers) for node in nodes}
     if sum(room.values()) < actors:
         free = ", ".join(f"{node.name} {int(node.cpus)}" for node in nodes)
         raise PlacementError(
-            f"{actors} actors and {beside} other roles need {actors + beside} CPUs; free on the cluster are {free}. "
+            f"{actors} actors and {beside} other roles need {actors + beside} CPUs"
+            f"{', and an inference server on each node one more' if servers else ''}; free on the cluster are {free}. "
             f"Use at most {max(0, sum(room.values()))} actors, `--actors auto`, or join more nodes."
         )
     places = []

@@ -108,7 +108,8 @@ def cluster(address: str | None, processes: int, note: Callable[[str], None]) ->
         try:
             with _without_ray_messages():
                 if address:
-                    connect(address, "Leave --address out to use this machine alone.")
+                    remedy = "Leave --address out to use this machine alone; a run that names one: address=null."
+                    connect(address, remedy)
                 else:
                     _start(processes, note, folder)
             found = _connected(own=not address)

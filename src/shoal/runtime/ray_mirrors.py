@@ -1,7 +1,8 @@
 """Mirrors: the role at home that fetches new rows from all outposts, and tells them what is new. Ray carries it.
 
 Each outpost has a courier, a Ray actor on its node. Several fetches are on the way to it at a time; each brings an
-order along and waits there until there is enough to send. What actors wait for is also told at once.
+order along and waits there until there is enough to send. What actors wait for is told at once: by the next fetch if
+all of them wait, or else by a call of its own.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Link:
         self.behind = self.lost_before = self.lost = 0
         self.waits, self.closed, self.rate = False, False, 0.0
         self.courier: Any = None
+        self.idle = self.ordered = 0
         self._counts()
         self.begin()
 
@@ -155,16 +157,26 @@ class _Link:
         """Keeps fetches on the way."""
         if time.monotonic() >= self.begin_at:
             self.begin()
-        while not self.opening and len(self.fetches) < IN_FLIGHT:
+        while not self.opening and len(self.fetches) < self._wanted:
             self.fetches.append(self.courier.fetch.remote(*self._order(board), FETCH_SECONDS))
             self.calls += 1
+
+    @property
+    def _wanted(self) -> int:
+        """How many fetches should be on the way."""
+        if not self._home.hurries or not self.waits or self._home.stop:
+            return IN_FLIGHT
+        if self.idle != self.ordered or time.monotonic() - self.ordered_at > FETCH_SECONDS:
+            return 1  # what actors wait for must not queue behind a second one
+        # All actors wait, and home has all that they wrote: the next fetch brings them what they wait for.
+        return int(self._home.is_urgent(self.told, self._home.urgent(self.actors)))
 
     def hurry(self, board: _Weights, *, stop: bool = False) -> None:
         """Tells the outpost at once what its actors wait for."""
         if self.opening or self.urgent is not None:
             return
-        told = self._home.urgent(self.actors)
-        if stop or (self.waits and self._home.hurries and told != self.told):
+        wait = self.waits and self._home.hurries and bool(self.fetches)
+        if stop or (wait and self._home.is_urgent(self.told, self._home.urgent(self.actors))):
             self.urgent = self.courier.deliver.remote(*self._order(board))
             self.calls += 1
 
@@ -188,6 +200,7 @@ class _Link:
         self.rows += sum(chunk.rows for chunk in parcel.chunks.values())
         self.nbytes += parcel.data.nbytes
         self.behind, self.lost, self.waits, self.closed = parcel.behind, parcel.lost, parcel.waits, parcel.closed
+        self.idle = parcel.idle
         self.version = max(self.version, parcel.version)
 
     def report(self) -> LinkReport:
@@ -214,6 +227,7 @@ class _Link:
         horizon, self.ordered_at = min(1.0, now - self.ordered_at), now
         self.told = self._home.urgent(self.actors)
         order = self._home.order(self.actors, horizon)
+        self.ordered = order.number
         pause = 0.0 if self._home.hurries else board.nbytes / WEIGHT_BYTES_PER_SECOND
         if order.version <= self.version or now - self.weights_at < pause:
             return order, None
@@ -289,10 +303,10 @@ class Mirrors:
             link.hurry(self._weights)
         heads = ((reference, link) for link in links for reference in (*list(link.fetches)[:1], link.urgent))
         waiting = {reference: link for reference, link in heads if reference is not None}
-        if not waiting:
-            time.sleep(_WAIT)
-            return
         hurries = self._home.hurries and any(link.waits for link in links)
+        if not waiting:
+            time.sleep(_HURRY if hurries else _WAIT)
+            return
         done, _ = ray.wait(list(waiting), num_returns=1, timeout=_HURRY if hurries else _WAIT)
         for reference in done:
             link = waiting[reference]

@@ -19,10 +19,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from shoal.errors import PlacementError
 from shoal.files import read_object
+from shoal.loops.counts import Counts, total
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, where_it_stopped
 from shoal.loops.reports import MirrorReport
 from shoal.loops.run_paths import RunPaths
+from shoal.loops.weights import WeightBoard
 from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outposts, open_outpost
 from shoal.runtime.placement import Node, choose_home, choose_refuge, crowd_actors, place_actors, share_of_core
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
@@ -121,8 +123,8 @@ class Nodes:
         else:
             fits = all(node.cpus >= 0 for node in free)
             choose_home([home] if fits else [], beside, gpu=False)
-            served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
-            placed = place_actors(free, home, beside + served, len(left))
+            served = plan.settings.actor.inference == "served"
+            placed = place_actors(free, home, beside, len(left), servers=served)
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
@@ -138,9 +140,9 @@ class Nodes:
         return {actor: start for site in self.outposts if site.found for actor, start in site.found.starts.items()}
 
     @property
-    def recovered_steps(self) -> int:
-        """Environment steps that the shards of found outposts count."""
-        return sum(site.found.steps for site in self.outposts if site.found)
+    def recovered(self) -> Counts:
+        """What the shards of found outposts count."""
+        return total([site.found.counts for site in self.outposts if site.found])
 
     @property
     def places(self) -> dict[int, Place]:
@@ -232,12 +234,12 @@ class Nodes:
             PlacementError: a node does not answer.
             ShoalError: its folder cannot be made.
         """
-        asked = {}
+        asked, version = {}, WeightBoard.open(plan.paths.board).version
         for number in range(len(self.outposts)) if outpost is None else [outpost]:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
-            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
-            asked[task_on(site.node.id, _open_outpost).remote(*given)] = site
+            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, version)
+            asked[task_on(site.node.id, _open_outpost).remote(*given, site.path)] = site
         notes = []
         seconds = TASK_SECONDS if outpost is None else MOVE_SECONDS
         where = {task: site.node for task, site in asked.items()}
@@ -296,6 +298,8 @@ class Nodes:
         if site.group is not None:
             with suppress(RayError):
                 remove_placement_group(site.group)
+        if site.path is not None:  # its node may be alive: nothing there is of use any more
+            task_on(site.node.id, free_outposts).remote(self._mark, self._run, self._requested, site.path)
         nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
         site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
         site.moves += 1

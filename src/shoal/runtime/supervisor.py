@@ -13,7 +13,7 @@ import numpy as np
 from shoal.errors import ShoalError
 from shoal.loops.assembly import make_pace
 from shoal.loops.plan import Plan, make_limiter
-from shoal.loops.reports import ActorReport, EvaluationReport, InferenceReport, LearnerReport, Report, mean_metrics
+from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report, mean_metrics
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import Share, Waits
@@ -97,6 +97,7 @@ class Supervisor:
             self.note(text, recurs=report.notes_recur)
         if logged := report.logged:
             self._logged[role] = logged
+        self._waits.take(report)
         self._count(report)
 
     @singledispatchmethod
@@ -109,16 +110,9 @@ class Supervisor:
         self.health.begin(episode.episode_return for episode in report.episodes)
         if self.curriculum is not None:
             self.curriculum.take(report)
-        self._waits.actors.add(report.waited, report.seconds)
-        self._waits.served.add(report.served, report.seconds)
-
-    @_count.register
-    def _count_server(self, report: InferenceReport) -> None:
-        self._waits.server.add(report.waited, report.seconds)
 
     @_count.register
     def _count_learner(self, report: LearnerReport) -> None:
-        self._waits.learner.add(report.waited, report.seconds)
         if report.updates and not report.rank:
             self._learner = report
             for name, value in report.metrics.items():

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from shoal.errors import ReplayError
 from shoal.replay.storage import sharing_folder
 from shoal.sharing.mirrored_peers import MirroredPeers
 from shoal.sharing.offers import Delivery, Offers, Wanted
@@ -77,8 +78,11 @@ class LinkAgent:
                 self._registry.stop()
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
                 return
-            more = self._exchange()
-            self._mirrors.drop_silent()
+            try:
+                more = self._exchange()
+                self._mirrors.drop_silent()
+            except (OSError, ReplayError):  # somebody removes the registry just now: the next look ends this agent
+                more = False
 
     def _in_use(self) -> bool:
         """Whether a member lives, or a run of this node had rows until lately."""
