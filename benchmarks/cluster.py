@@ -63,7 +63,8 @@ def compressed(frames: Any, options: argparse.Namespace) -> list[Row]:
             continue
         with Rig(frames, [f"replay.compress={codec}"]) as rig:
             for link in (None, "1gbit"):
-                rig.outpost.limit(link)
+                if link:
+                    rig.outpost.limit(link)
                 flows = [rig.flow(options.seconds) for _ in range(options.rounds)]
                 rate, name = statistics.median(one.mb_per_second for one in flows), link or "no limit"
                 before = plain.setdefault(name, rate)

@@ -129,3 +129,24 @@ def test_large_copies_are_fenced_on_every_processor(
     widest = max(column.nbytes for column in writer.info.schema.columns)
     writer.append_chunk(marked.block_of(0, 1, 2, -(-counters.LARGE_COPY // widest)))
     assert turnstile.passed > 0
+
+
+def test_more_files_than_the_soft_limit_are_opened_and_the_hard_one_is_named(tmp_path: Path) -> None:
+    """A learner holds nine files of each shard open: a thousand actors need more than the usual soft limit of 1,024."""
+    Counters.create(tmp_path / "words.bin")
+    code = """
+import resource, sys
+from pathlib import Path
+from shoal.errors import ReplayError
+from shoal.replay.counters import Counters
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
+held = []
+try:
+    while len(held) < 1000:
+        held.append(Counters(Path(sys.argv[1]), writable=False))
+except ReplayError as error:
+    print(len(held), error)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "words.bin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert 64 < int(said.split()[0]) < 128 and "ulimit -n" in said

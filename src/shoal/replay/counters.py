@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import platform
@@ -9,7 +10,7 @@ import threading
 from enum import IntEnum
 from pathlib import Path
 
-from shoal.errors import CorruptShard, UnsafePath
+from shoal.errors import CorruptShard, ReplayError, UnsafePath
 from shoal.files import open_file
 from shoal.replay.reserve import reserve_file
 
@@ -55,7 +56,25 @@ def map_file(path: Path, nbytes: int, *, writable: bool) -> mmap.mmap:
     except UnsafePath as error:
         raise CorruptShard(str(error)) from error
     except OSError as error:
+        if error.errno == errno.EMFILE:
+            if _raise_file_limit():
+                return map_file(path, nbytes, writable=writable)
+            raise ReplayError(
+                f"{path} cannot be opened: this process has too many open files, about nine for each shard. Raise the "
+                "limit (`ulimit -n`), or use fewer actors with more lanes (env.lanes)."
+            ) from error
         raise CorruptShard(f"{path} cannot be opened: {error.strerror}.") from error
+
+
+def _raise_file_limit() -> bool:
+    """Lets this process open as many files as the system allows; False if it may already."""
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True
 
 
 class Counters:
