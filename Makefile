@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup train test quick attack cluster lint clean FORCE
+.PHONY: help setup train test quick attack cluster chaos soak lint clean FORCE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,7 @@ QUIETER = awk '/^ +Downloading .* MB\)/ { print "    " $$2, $$3, $$4; fflush(); 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  ARGS="..." is passed on by train, test, quick, attack, cluster and bench-%; PYTHON=... chooses the interpreter for setup.'
+	@echo '  ARGS="..." is passed on by train, test, quick, attack, cluster, chaos, soak and bench-%; PYTHON=... chooses the interpreter for setup.'
 
 setup: $(VENV)/.ready  ## build .venv with everything pinned in constraints.txt (once; minutes)
 
@@ -57,6 +57,12 @@ attack: setup  ## only what attacks and kills real runs (minutes; part of test)
 
 cluster: setup  ## only what needs several nodes in namespaces (minutes, as root on Linux; not part of test)
 	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
+
+chaos: setup  ## a run on three nodes that are killed, stopped and cut off; ARGS="--minutes 10 --seed 1"
+	@$(BIN)/python benchmarks/chaos.py $(ARGS)
+
+soak: setup  ## an hour of one run on three nodes: what grows? ARGS="--minutes 15"
+	@$(BIN)/python benchmarks/soak.py $(ARGS)
 
 lint: setup  ## ruff and mypy only
 	@$(BIN)/python -m ruff check .

@@ -36,7 +36,8 @@ def main(given: dict[str, Any]) -> None:
     from shoal.loops.preparation import prepare, where_it_stopped
     from shoal.loops.run_paths import RunPaths
     from shoal.runtime import ray_mirrors
-    from shoal.runtime.ray_nodes import _on, _open_outpost, without_settings
+    from shoal.runtime.ray_nodes import _open_outpost, without_settings
+    from shoal.runtime.ray_tasks import task_on
 
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     home = Path(os.environ["SHOAL_SHARED_MEMORY"]) / "home"
@@ -44,8 +45,8 @@ def main(given: dict[str, Any]) -> None:
     plan = make_rows_plan(given["actors"], given["lanes"], given["steps"], given["extra"]).at(RunPaths(home, home))
     prepare(plan, 1, "bench")
     starts = {actor: where_it_stopped(plan, actor) for actor in plan.outposts[0]}
-    there = (*without_settings(replace(plan, outpost=0)), Path("bench"), "mark", 1, starts, None)
-    outpost, _ = ray.get(_on(given["node"], _open_outpost).remote(*there))
+    there = (*without_settings(replace(plan, outpost=0)), Path("bench"), "mark", 1, starts, 1, None)
+    outpost, _ = ray.get(task_on(given["node"], _open_outpost).remote(*there))
     mirrors = ray_mirrors.Mirrors(plan)
     places = {0: ray_mirrors.Place(given["node"], outpost)}
     print(json.dumps({"home": str(home), "outpost": str(outpost), "pid": os.getpid()}), flush=True)

@@ -86,6 +86,12 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_made(
     assert not Path("runs").exists()
 
 
+def test_an_address_without_a_cluster_is_refused_at_once(run_shoal: Shoal) -> None:
+    result = run_shoal("share", "sb3_sac_pendulum", "--address", "127.0.0.1:1")
+    assert result.code == 1 and "Cannot join the Ray cluster at '127.0.0.1:1'" in result.err
+    assert "Leave --address out" in result.err and not Path("runs").exists()
+
+
 def test_without_stable_baselines3_it_says_how_to_get_it(run_shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     result = run_shoal("share", "sb3_sac_pendulum")
@@ -102,7 +108,7 @@ def test_seeds_names_gpus_and_threads(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SHOAL_REGISTRY", "/of/somebody/else")
     asked = options(gpus=(0, 1), base_seed=7, steps=500, overrides=("threads=2",), strategy="local_only")
     candidates = load_runs([Path("sb3_sac_pendulum")] * 3, asked)
-    runs = plan(candidates, asked, tmp_path, None)
+    runs = plan(asked, candidates, tmp_path, None)
     assert [run.name for run in runs] == ["sac_pendulum_0", "sac_pendulum_1", "sac_pendulum_2"]
     assert [run.environment["CUDA_VISIBLE_DEVICES"] for run in runs] == ["0", "1", "0"]
     assert all(run.environment["OMP_NUM_THREADS"] == "2" and run.target_steps == 500 for run in runs)
@@ -117,7 +123,7 @@ def test_runs_of_shoal_take_part(tmp_path: Path) -> None:
     candidates = load_runs([Path("cartpole_apex_dqn"), Path("sb3_dqn_cartpole")], asked)
     with open_registry(candidates, asked, tmp_path) as registry:
         assert registry is not None and registry.path.is_dir()
-        specs = [run.folder / "spec.json" for run in plan(candidates, asked, tmp_path, registry)]
+        specs = [run.folder / "spec.json" for run in plan(asked, candidates, tmp_path, registry)]
         own, sb3 = (WorkerSpec(**json.loads(spec.read_text())) for spec in specs)
         assert "seed=42" in own.overrides and "stop.steps=900" in own.overrides
         assert {f"share.registry={registry.path}", "share.ratio=0.5", "share.strategy=self_heavy"} <= set(own.overrides)

@@ -70,7 +70,7 @@ def test_a_run_has_the_settings_that_were_checked_whatever_becomes_of_its_scenar
     scenario = tmp_path / "mine.yaml"
     scenario.write_text("framework: sb3\nalgo: DQN\nenv: CartPole-v1\ntotal_timesteps: 64\n")
     options = ShareOptions(0.2, "local_only", (), 7, None, ("every_steps=64", "episodes=1"), False, 1, 60.0)
-    (run,) = plan(load_runs([scenario], options), options, tmp_path, None)
+    (run,) = plan(options, load_runs([scenario], options), tmp_path, None)
     scenario.unlink()
     done = subprocess.run(run.command, env=run.environment, capture_output=True, text=True, timeout=120)
     summary = json.loads((run.folder / "summary.json").read_text())

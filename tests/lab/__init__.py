@@ -7,6 +7,7 @@
     with namespaces(cpus=[2, 2]) as lab:         # own network, process ids, shared memory; needs root
         lab.nodes[1].limit("1gbit")
         lab.nodes[1].cut()
+        run = LabTraining(lab, lab.nodes[1], folder, "train", "cartpole_apex_dqn", "--address", "auto")
 
 `unavailable()` says why there are no namespaces on this machine. Benchmarks need the repository's root on `sys.path`.
 """
@@ -14,9 +15,11 @@
 from tests.lab.light import LightLab, light_cluster
 from tests.lab.namespaces import NamespaceLab, NamespaceNode, namespaces, unavailable
 from tests.lab.nodes import Lab, Node
+from tests.lab.training import LabTraining
 
 __all__ = [
     "Lab",
+    "LabTraining",
     "LightLab",
     "NamespaceLab",
     "NamespaceNode",

@@ -112,9 +112,9 @@ class NamespaceNode(Node):
     def _born(self, argv: Sequence[str]) -> list[str]:
         return [*UNSHARE, "sh", "-c", BIRTH, "sh", self._memory, *argv]
 
-    def _inside(self, argv: Sequence[str]) -> list[str]:
+    def _inside(self, argv: Sequence[str], cwd: str) -> list[str]:
         # nsenter stays as the parent of the command; when it is killed, so is the command.
-        enter = ["nsenter", f"--target={self._first}", "--net", "--mount", "--pid", f"--wd={os.getcwd()}"]
+        enter = ["nsenter", f"--target={self._first}", "--net", "--mount", "--pid", f"--wd={cwd}"]
         return [*enter, "setpriv", "--pdeathsig=KILL", "--", *argv]
 
     def _plug(self, words: str, tool: str = "ip") -> None:

@@ -33,6 +33,7 @@ QUICK_DEATH: Mapping[str, int] = {
 OBJECT_STORE_BYTES = 100 * 2**20
 START_SECONDS = 90.0
 KILL_SECONDS = 10.0
+RESTART_PORT = 6380
 LONGEST_BASE = 10
 """Longest path, in bytes, of the folder in which a lab makes its own: a socket's path has at most 103."""
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -99,7 +100,8 @@ class Node:
         In the light form `ray.init` connects through the head's node, as Ray does when one machine has several.
         """
         options: dict[str, Any] = {"start_new_session": True, **popen}
-        process = subprocess.Popen(self._inside(argv), env={**self.env, **(env or {})}, **options)
+        inside = self._inside(argv, str(options.get("cwd") or os.getcwd()))
+        process = subprocess.Popen(inside, env={**self.env, **(env or {})}, **options)
         self._commands.append(process)
         return process
 
@@ -154,8 +156,8 @@ class Node:
         """The command line that makes the node's surroundings and runs the keeper in them."""
         return list(argv)
 
-    def _inside(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs a command in the node's surroundings."""
+    def _inside(self, argv: Sequence[str], cwd: str) -> list[str]:
+        """The command line that runs a command in the node's surroundings, from this folder."""
         return list(argv)
 
     def _expect(self, word: str) -> None:
@@ -210,6 +212,27 @@ class Lab:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.name().startswith("gcs_server"):
                     process.kill()
+
+    def restart_ray(self, nodes: Sequence[Any]) -> str:
+        """Ends Ray on these nodes and starts another cluster on them, of which the first is the head; what is on their
+        shared memory stays. Returns the address.
+        """
+        for node in nodes:
+            _until_none(node.processes, signal.SIGKILL)
+        address = ""
+        for node in nodes:
+            options = [f"--node-ip-address={node.ip}", f"--temp-dir={node.folder / 'again'}", "--num-cpus=3"]
+            options += ["--num-gpus=0", f"--object-store-memory={self._object_store}"]
+            head = ["--head", f"--port={RESTART_PORT}", "--include-dashboard=false"]
+            options += [f"--address={address}"] if address else head
+            started = node.run(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *options], stdout=subprocess.DEVNULL
+            )
+            if started.wait(START_SECONDS):
+                raise RuntimeError(f"Ray could not be started again on {node.ip}.")
+            address = address or f"{node.ip}:{RESTART_PORT}"
+        self.address = address
+        return address
 
     def close(self) -> None:
         """Ends every node and removes every folder."""

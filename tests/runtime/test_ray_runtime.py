@@ -14,7 +14,8 @@ from shoal.errors import EnvError
 from shoal.loops.plan import make_plan
 from shoal.metrics_file import read_metrics
 from shoal.runtime.execution import execute
-from shoal.runtime.ray_runtime import _cause, gpu_shares
+from shoal.runtime.placement import gpu_shares
+from shoal.runtime.ray_runtime import _cause
 from shoal.runtime.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]

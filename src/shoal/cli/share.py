@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import shlex
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +22,7 @@ from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
     from shoal.cli.share_plan import Candidate, ShareOptions
+    from shoal.runtime.ray_cluster import Cluster
     from shoal.sharing.launcher import Ended
     from shoal.sharing.live_table import LiveTable
 
@@ -102,6 +106,10 @@ def share(
         float, typer.Option("--stale-seconds", metavar="S", help="Remove the rows of a dead run after so long.")
     ] = 300.0,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the group's folder is made.")] = Path("runs"),
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="HOST:PORT|auto", help="Spread the runs over the machines of a Ray cluster."),
+    ] = None,
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also log to Weights & Biases, as one group; offline without an API key.")
     ] = False,
@@ -126,30 +134,33 @@ def share(
       shoal share sb3_sac_pendulum sb3_td3_pendulum sb3_ppo_pendulum --cross-sample-ratio 0.3 --strategy weighted
       shoal share sb3_sac_pendulum -n 4 --strategy local_only --tag alone
       shoal share sb3_sac_pendulum -n 4 --gpus 0 1 0 1 --tag distributed_20pct -- learning_rate=1e-3
+      shoal share sb3_sac_pendulum -n 8 --address auto
     """
-    with nothing_begun():
-        from shoal.cli.share_plan import ShareOptions, choose, load_runs
-        from shoal.sharing.strategies import check_strategy
+    with contextlib.ExitStack() as stack:
+        with nothing_begun():
+            from shoal.cli.share_plan import ShareOptions, choose, load_runs
+            from shoal.sharing.strategies import check_strategy
 
-        check_strategy(strategy, ratio)
-        if not stale_seconds > 0:
-            raise ConfigError(f"--stale-seconds = {stale_seconds} cannot be used: it must be above 0.")
-        if wandb and importlib.util.find_spec("wandb") is None:
-            raise ConfigError('--wandb needs the package: run `pip install "shoal-rl[wandb]"`, or leave it out.')
-        options = ShareOptions(
-            ratio=ratio,
-            strategy=strategy,
-            gpus=_gpus(gpus),
-            base_seed=base_seed,
-            steps=steps,
-            overrides=tuple(word for word in targets if "=" in word),
-            wandb=wandb,
-            min_buffer_size=min_buffer_size,
-            stale_seconds=stale_seconds,
-        )
-        runs = load_runs(choose([word for word in targets if "=" not in word], n_parallel), options)
-        folder = launch_folder(out, tag, datetime.now())
-    failed = _launch(runs, options, folder)
+            check_strategy(strategy, ratio)
+            if not stale_seconds > 0:
+                raise ConfigError(f"--stale-seconds = {stale_seconds} cannot be used: it must be above 0.")
+            if wandb and importlib.util.find_spec("wandb") is None:
+                raise ConfigError('--wandb needs the package: run `pip install "shoal-rl[wandb]"`, or leave it out.')
+            options = ShareOptions(
+                ratio=ratio,
+                strategy=strategy,
+                gpus=_gpus(gpus),
+                base_seed=base_seed,
+                steps=steps,
+                overrides=tuple(word for word in targets if "=" in word),
+                wandb=wandb,
+                min_buffer_size=min_buffer_size,
+                stale_seconds=stale_seconds,
+            )
+            runs = load_runs(choose([word for word in targets if "=" not in word], n_parallel), options)
+            found = _join(address, stack)
+            folder = launch_folder(out, tag, datetime.now())
+        failed = _launch(runs, options, folder, found)
     typer.echo(f"\nGroup: {relative(folder.parent)} ({folder.name})\nNext:")
     for command in next_commands(folder.parent):
         typer.echo(f"  {command}")
@@ -189,11 +200,20 @@ def _gpus(text: str | None) -> tuple[int, ...]:
         raise ConfigError(f"--gpus {text!r} cannot be used: name GPUs by number, such as --gpus 0 1 0 1.") from None
 
 
-def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path) -> bool:
+def _join(address: str | None, stack: contextlib.ExitStack) -> Cluster | None:
+    """The cluster at an address; None without one."""
+    if address is None:
+        return None
+    from shoal.runtime.ray_cluster import cluster
+
+    return stack.enter_context(cluster(address, 0, typer.echo))
+
+
+def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path, found: Cluster | None) -> bool:
     """Runs them all; returns whether any failed."""
     from rich.console import Console
 
-    from shoal.cli.share_plan import announce, open_registry, plan
+    from shoal.cli.share_plan import announce, open_registry, plan, registry_sizes
     from shoal.runtime.run_folder import RunFolder
     from shoal.runtime.signals import StopSignals
     from shoal.sharing.launcher import Wish, launch
@@ -203,19 +223,28 @@ def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDTH)
     stop = threading.Event()
-    with StopSignals() as signals, RunFolder(folder).lock(), open_registry(candidates, options, folder) as registry:
+    with StopSignals() as signals, RunFolder(folder).lock(), LiveTable(console) as table:
         signals.listen(stop.set)
-        runs = plan(candidates, options, folder, registry)
 
         def wish() -> Wish:
             return Wish.HURRY if signals.hurry else Wish.STOP if stop.is_set() else Wish.GO
 
-        with LiveTable(console) as table:
-            for line in announce(candidates, options, folder):
-                table.note(line)
-            ended = launch(runs, table.update, wish, lambda one: _ended(one, table))
-            if stop.is_set():
-                table.note("Stopped: every run was told to save.")
+        for line in announce(candidates, options, folder):
+            table.note(line)
+        watch = (table.update, wish, lambda one: _ended(one, table))
+        if found is None:
+            with open_registry(candidates, options, folder) as registry:
+                ended = launch(plan(options, candidates, folder, registry), *watch)
+        else:
+            from shoal.runtime.ray_share import launch_on_cluster, place_runs
+
+            placed = list(zip(candidates, place_runs(found, len(candidates)), strict=True))
+            for name, count in Counter(node.name for _, node in placed).items():
+                table.note(f"{count} of them on node {name}")
+            sizes = registry_sizes(candidates, options) if options.sharing else None
+            ended = launch_on_cluster(found, placed, partial(plan, options, launcher=0), folder, sizes, *watch)
+        if stop.is_set():
+            table.note("Stopped: every run was told to save.")
     return any(one.failed for one in ended)
 
 
@@ -223,6 +252,8 @@ def _ended(ended: Ended, table: LiveTable) -> None:
     from shoal.sharing.launcher import LOG, last_lines
 
     if ended.failed:
+        if ended.why:
+            table.note(f"{ended.run.name} failed: {ended.why}")
         table.note(f"{ended.run.name} failed (exit code {ended.code}); the end of {relative(ended.run.folder / LOG)}:")
         for line in last_lines(ended.run.folder, _LAST_LINES):
             table.note(f"  {line}")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.cli.output import relative
 from shoal.cli.share_worker import WorkerSpec
@@ -104,18 +105,21 @@ def _load(path: Path, number: int, options: ShareOptions) -> Candidate:
         raise ConfigError(f"{path}: {error}") from error
 
 
+def registry_sizes(candidates: Sequence[Candidate], options: ShareOptions) -> dict[str, Any]:
+    """Arguments of `create_distributed_registry`."""
+    asked = [one.sb3.hyperparameters.get("buffer_size", 0) for one in candidates if one.sb3 is not None]
+    largest = max(_LARGEST_BUFFER, *(size for size in asked if isinstance(size, int)), 0)
+    limits = {"min_buffer_size": options.min_buffer_size, "stale_seconds": options.stale_seconds}
+    return {"max_buffer_size": largest, **limits}
+
+
 @contextlib.contextmanager
 def open_registry(candidates: Sequence[Candidate], options: ShareOptions, folder: Path) -> Iterator[Registry | None]:
     """The group's registry, removed with all its content afterwards; None when nothing is shared."""
     if not options.sharing:
         yield None
         return
-    sizes = [one.sb3.hyperparameters.get("buffer_size", 0) for one in candidates if one.sb3 is not None]
-    registry = create_distributed_registry(
-        max(_LARGEST_BUFFER, *(size for size in sizes if isinstance(size, int)), 0),
-        min_buffer_size=options.min_buffer_size,
-        stale_seconds=options.stale_seconds,
-    )
+    registry = create_distributed_registry(**registry_sizes(candidates, options))
     try:
         # `shoal clean` asks the owner before it frees anything on shared memory.
         (registry.path / "owner.json").write_text(json.dumps({"run": str(folder), "pid": os.getpid()}))
@@ -125,9 +129,21 @@ def open_registry(candidates: Sequence[Candidate], options: ShareOptions, folder
 
 
 def plan(
-    candidates: Sequence[Candidate], options: ShareOptions, folder: Path, registry: Registry | None
+    options: ShareOptions,
+    candidates: Sequence[Candidate],
+    folder: Path,
+    registry: Registry | None,
+    launcher: int | None = None,
 ) -> list[PlannedRun]:
-    """Folders, specifications, commands and environment variables."""
+    """Folders, specifications, commands and environment variables. On a cluster it is called on the runs' node.
+
+    Args:
+        options: what was asked of all runs.
+        candidates: the runs.
+        folder: of the launch.
+        registry: None when nothing is shared.
+        launcher: see `WorkerSpec`; by default this process.
+    """
     group = folder.parent.name if options.wandb else None
     runs = []
     for number, one in enumerate(candidates):
@@ -136,7 +152,7 @@ def plan(
         spec = WorkerSpec(
             run_id=one.name,
             folder=str(own),
-            launcher=os.getpid(),
+            launcher=os.getpid() if launcher is None else launcher,
             registry=None if registry is None else str(registry.path),
             group=group,
             sb3=None if one.sb3 is None else one.sb3.model_dump(mode="json"),

@@ -35,7 +35,8 @@ class WorkerSpec:
     Attributes:
         run_id: the run's name, in its group and in W&B.
         folder: its folder.
-        launcher: process id of the launcher; when it is not the parent any more, the run stops.
+        launcher: process id of the launcher, 0 for whoever starts the run; when it is not the parent any more, the run
+            stops.
         registry: the registry's folder; None to train alone.
         group: W&B's group; None for no W&B.
         sb3: the settings of a Stable-Baselines3 run: its scenario's file may have changed since they were checked.
@@ -57,6 +58,7 @@ def main(path: Path) -> int:
     from shoal.runtime.signals import StopSignals
 
     spec = WorkerSpec(**json.loads(path.read_text(encoding="utf-8")))
+    spec = spec if spec.launcher else replace(spec, launcher=os.getppid())
     stop, over = threading.Event(), threading.Event()
     with StopSignals() as signals:  # first, so that no signal is lost while everything is loaded
         signals.listen(stop.set)
@@ -89,7 +91,8 @@ def _free_registry(path: Path) -> None:
 
     with contextlib.suppress(ConfigError):  # somebody else was first
         registry = connect_registry(path)
-        if not any(one.pid != os.getpid() and registry.is_held(one.buffer_id) for one in registry.entries()):
+        others = (one for one in registry.entries() if one.pid != os.getpid() and not one.origin)
+        if not any(registry.is_held(one.buffer_id) for one in others):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -79,12 +79,12 @@ def with_all_cores(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     machine or of the cluster at the run's address.
     """
     learners, address = asked.get("learners"), asked.get("address")
-    beside = (learners if isinstance(learners, int) else 1) + 1
+    beside, served = (learners if isinstance(learners, int) else 1) + 1, _set(asked, "actor", "inference") == "served"
     if isinstance(address, str):
         from shoal.runtime.ray_nodes import count_free_cores  # here: loads Ray
 
         cores, nodes = count_free_cores(address)
-        where = f"{nodes} nodes with {cores} free cores"
+        where, beside = f"{nodes} nodes with {cores} free cores", beside + served * nodes
     else:
         cores = usable_cores()
         where = f"this machine with {cores} cores"

@@ -53,8 +53,18 @@ def header_counts(shard: Path, lanes: int) -> Counts:
     return Counts()
 
 
+def total(counts: Sequence[Counts]) -> Counts:
+    """Their sum."""
+    return Counts(*map(sum, zip(*counts, strict=True))) if counts else Counts()
+
+
 def heal(
-    settings: RunSettings, ledger: Ledger, lost: Sequence[Counts], ledger_lost: bool, documents: Callable[[], Counts]
+    settings: RunSettings,
+    ledger: Ledger,
+    lost: Sequence[Counts],
+    ledger_lost: bool,
+    documents: Callable[[], Counts],
+    coming: Counts,
 ) -> None:
     """Corrects a ledger before its run goes on.
 
@@ -64,18 +74,20 @@ def heal(
         lost: what each lost shard had counted, as far as is known.
         ledger_lost: whether the ledger was lost.
         documents: what the run's documents count; asked only when something was lost.
+        coming: what shards on other nodes count, and mirrors do not yet.
     """
     if lost or ledger_lost:
-        known, gone = documents(), Counts(*map(sum, zip(*lost, strict=True))) if lost else Counts()
-        steps = max(ledger.env_steps + gone.steps, ledger[LedgerWord.SEEN_STEPS], known.steps)
-        episodes = max(ledger.episodes + gone.episodes, ledger[LedgerWord.SEEN_EPISODES], known.episodes)
-        ledger.add(LedgerWord.BASE_STEPS, steps - ledger.env_steps)
-        ledger.add(LedgerWord.BASE_EPISODES, episodes - ledger.episodes)
+        known, gone = documents(), total(lost)
+        steps, episodes = ledger.env_steps + coming.steps, ledger.episodes + coming.episodes
+        most_steps = max(steps + gone.steps, ledger[LedgerWord.SEEN_STEPS], known.steps)
+        most_episodes = max(episodes + gone.episodes, ledger[LedgerWord.SEEN_EPISODES], known.episodes)
+        ledger.add(LedgerWord.BASE_STEPS, most_steps - steps)
+        ledger.add(LedgerWord.BASE_EPISODES, most_episodes - episodes)
         if ledger_lost:
             ledger[LedgerWord.BASE_UPDATES] = known.updates
             ledger[LedgerWord.SAMPLES] = known.updates * settings.rows_per_batch
     if settings.replay.samples_per_insert is not None:
-        due = max(0, int(make_limiter(settings).error(ledger.inserts, 0)))
+        due = max(0, int(make_limiter(settings).error(ledger.inserts + coming.steps, 0)))
         ledger[LedgerWord.SAMPLES] = min(ledger[LedgerWord.SAMPLES], due + int(settings.tolerance))
 
 
@@ -91,12 +103,12 @@ def continue_from_checkpoint(ledger: Ledger, checkpoints: Path, why: str) -> str
     return f"{why}: resuming with weights only"
 
 
-def count_recovered(settings: RunSettings, ledger: Ledger, steps: int) -> str:
+def count_recovered(settings: RunSettings, ledger: Ledger, counts: Counts) -> str:
     """Counts on from shards that outposts still hold, after home was lost; returns a note. Call it after
     `continue_from_checkpoint`: what the shards count is not counted twice, and not learned from twice as often.
     """
-    ledger[LedgerWord.BASE_STEPS] = max(0, ledger[LedgerWord.BASE_STEPS] - steps)
-    ledger[LedgerWord.BASE_EPISODES] = 0
+    ledger[LedgerWord.BASE_STEPS] = max(0, ledger[LedgerWord.BASE_STEPS] - counts.steps)
+    ledger[LedgerWord.BASE_EPISODES] = max(0, ledger[LedgerWord.BASE_EPISODES] - counts.episodes)
     if settings.replay.samples_per_insert is not None:
-        ledger[LedgerWord.SAMPLES] = max(0, int(make_limiter(settings).error(steps, 0)))
-    return f"resuming with {steps:,} collected steps that other nodes still hold"
+        ledger[LedgerWord.SAMPLES] = max(0, int(make_limiter(settings).error(counts.steps, 0)))
+    return f"resuming with {counts.steps:,} collected steps that other nodes still hold"

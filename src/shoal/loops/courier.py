@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from shoal.errors import ReplayError
 from shoal.loops.gradient_board import GradientBoard
-from shoal.loops.plan import Plan
+from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard, Weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardReader
@@ -45,6 +45,8 @@ LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
 """Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
 that actors could use.
 """
+RATE_SECONDS = 0.5
+"""The shortest time over which the learner's draws are measured."""
 _COUNTED = (Header.HEAD, Header.STEPS, Header.EPISODES)
 """Words of a shard that other nodes know."""
 _GRANTED = (Header.CURSOR, Header.GRANT)
@@ -241,6 +243,8 @@ class HomeFolder:
         self._orders = itertools.count(time.time_ns())  # a later process of this kind gives later orders
         ratio, parcels = plan.settings.replay.samples_per_insert or 0.0, 2 * len(plan.outposts)
         self._on_the_way = ratio * parcels * PARCEL_STEPS
+        self._limiter = make_limiter(plan.settings) if ratio else None
+        self._tolerance = int(plan.settings.tolerance) if ratio else 0
         self.hurries = plan.queue_rows is not None or plan.pushes is not None
         self._codec: Codec = plan.settings.replay.compress if plan.spec.sees_images else "none"
         require_codec(self._codec)
@@ -285,6 +289,11 @@ class HomeFolder:
         granted = self._words(actors, _GRANTED)
         fates = [self._boards[actor].fates for actor in actors] if self._boards else []
         version, words = self._weights.version, self._ledger.words
+        if self._limiter is not None:
+            # After a resume without home's replay, mirrors fill while draws are counted already: no actor may take that
+            # for a learner that is far ahead.
+            due = max(0, int(self._limiter.error(self._ledger.inserts, 0)))
+            words[LedgerWord.SAMPLES] = min(words[LedgerWord.SAMPLES], due + self._tolerance)
         words[LedgerWord.SAMPLES] += round(self._sampling_rate(words[LedgerWord.SAMPLES]) * horizon + self._on_the_way)
         counted = self._words(range(len(self._headers)), _COUNTED)
         number = next(self._orders)
@@ -319,7 +328,8 @@ class HomeFolder:
         now, seen = time.monotonic(), self._samples
         while seen and now - seen[0][0] > 2.0:
             seen.popleft()
-        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now > seen[0][0] else 0.0
+        # Over a shorter time, one batch between two orders would look like millions of rows a second.
+        rate = (samples - seen[0][1]) / (now - seen[0][0]) if seen and now - seen[0][0] > RATE_SECONDS else 0.0
         if not seen or now - seen[-1][0] > 0.1:
             seen.append((now, samples))
         return max(0.0, rate)

@@ -5,6 +5,7 @@ here, so that no role can run out of it later. Damaged files are set aside, and 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from shoal.algorithms.interface import PolicyContext
 from shoal.algorithms.pushes import push_size
 from shoal.errors import CorruptShard, NoSpace
-from shoal.loops.counts import Counts, header_counts, heal
+from shoal.loops.counts import Counts, header_counts, heal, total
 from shoal.loops.gradient_board import GradientBoard, gradient_board_bytes
 from shoal.loops.mailbox import Mailbox
 from shoal.loops.plan import Plan
@@ -33,6 +34,8 @@ from shoal.types import CUT, EnvSpec
 _DOCUMENTS = 8 * PAGE
 """For small files: the owner's signature, and a second one while it is replaced."""
 _SCHEMA = 2 * PAGE
+MOVE_EPOCHS = 1000
+"""By so many a shard that continues elsewhere is ahead of what is left: restarts and searches raise that, too."""
 UNUSABLE = "unusable"
 """Part of the name of a damaged file that was set aside."""
 
@@ -61,6 +64,8 @@ class Start(NamedTuple):
     """Of its shard."""
     pushes: tuple[int, ...] = ()
     """Gradients pushed, and their fates."""
+    coming: Counts = Counts()
+    """Steps and episodes that are counted elsewhere, and that the courier brings."""
 
 
 def where_it_stopped(plan: Plan, actor: int) -> Start:
@@ -72,7 +77,7 @@ def where_it_stopped(plan: Plan, actor: int) -> Start:
     return Start(words, () if board is None else (board.pushed, *board.fates))
 
 
-def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start]) -> list[str]:
+def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start], version: int) -> list[str]:
     """Makes what the roles of an outpost need and what does not exist yet; see `courier`. Arguments as in `prepare`.
 
     Args:
@@ -80,6 +85,7 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
         roles: how many roles the run has.
         run: its name.
         starts: how far home is with each of the outpost's actors.
+        version: of home's weights.
     """
     require_codec(plan.settings.replay.compress if plan.spec.sees_images else "none")
     info, notes = _shard_info(plan, run), list[str]()
@@ -90,13 +96,20 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
         words = starts[actor].words
         if path.exists():
             problem = _problem(path, info, plan.spec)
-            if problem is None and ShardReader(path).head >= words[Header.HEAD]:
+            if problem is None and _continues(ShardReader(path), words):
                 continue
-            notes.append(problem or f"{path.name} is older than its mirror; it is set aside.")
-            set_aside(path)
-        create_shard(path, info, words if words[Header.HEAD] else None)
+            if problem is None:  # nobody needs it: its rows are in the mirror, or of a time that did not go on
+                shutil.rmtree(path)
+                problem = f"{path.name} of outpost {plan.outpost} is older than its mirror, and begins again."
+            else:
+                set_aside(path)
+            notes.append(problem)
+        # If a shard of the same actor on a lost node comes back, its epoch says that it is an older one.
+        later = {**words, Header.EPOCH: words[Header.EPOCH] + MOVE_EPOCHS}
+        create_shard(path, info, later if words[Header.HEAD] else None)
     ledger = Ledger(plan.paths.replay, plan.shards)
     ledger[LedgerWord.STOP], ledger[LedgerWord.HEARTBEAT] = RUN, time.time_ns()
+    _leave_later_weights(plan, version)
     _prepare_board(plan, notes)
     _make_room(plan.paths.processes)
     Counters.create(plan.paths.processes, roles)
@@ -104,6 +117,22 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
     if plan.pushes is not None:
         _prepare_gradients(plan, notes, {actor: start.pushes for actor, start in starts.items()})
     return notes
+
+
+def _continues(shard: ShardReader, words: Mapping[Header, int]) -> bool:
+    """Whether a shard's rows begin with those of its mirror. If the actor was elsewhere since, its epoch is older."""
+    return shard.head >= words[Header.HEAD] and shard.header[Header.EPOCH] >= words[Header.EPOCH]
+
+
+def _leave_later_weights(plan: Plan, version: int) -> None:
+    """After home was lost, versions begin again: actors would keep their old weights until the new ones had passed
+    them.
+    """
+    board = plan.paths.board
+    with contextlib.suppress(CorruptShard, OSError):
+        if WeightBoard.open(board).version > version:
+            for file in (board, board.with_suffix(".words")):
+                file.unlink()
 
 
 def prepare(
@@ -168,16 +197,20 @@ def _prepare_shards_and_ledger(
     places, shards, info = plan.paths, plan.shards, _shard_info(plan, run)
     begun = any(path.exists() for path in (places.ledger, *shards))
     lost: list[Counts] = []
+    coming: list[Counts] = []
     for actor, path in enumerate(shards):
         if path.exists():
             if (problem := _problem(path, info, plan.spec)) is None:
                 continue
             notes.append(problem)
-            lost.append(header_counts(path, info.lanes))
+            lost.append(Counts() if actor in starts else header_counts(path, info.lanes))
             set_aside(path)
-        elif begun and actor not in starts:
-            notes.append(f"{path.name} is gone; a new shard is begun.")
+        elif begun:
+            fate = "its rows come from its outpost" if actor in starts else "a new shard is begun"
+            notes.append(f"{path.name} is gone; {fate}.")
             lost.append(Counts())
+        if actor in starts:
+            coming.append(starts[actor].coming)
         create_shard(path, info, starts[actor].words if actor in starts else None)
     ledger_lost = begun and not places.ledger.exists()
     if ledger_lost:
@@ -192,7 +225,7 @@ def _prepare_shards_and_ledger(
         notes.append(f"{error} It is set aside; the counts come from the shards, the checkpoint and the metrics.")
         set_aside(places.ledger)
         ledger, ledger_lost = Ledger(places.replay, shards), True
-    heal(plan.settings, ledger, lost, ledger_lost, known)
+    heal(plan.settings, ledger, lost, ledger_lost, known, total(coming))
     return ledger
 
 

@@ -68,10 +68,9 @@ class RowTaker:
     def take(self, buffer: Bytes) -> Chunk:
         """Copies as many rows as fit into the buffer, and lie there whole afterwards."""
         reader, rows = self.reader, self.reader.rows
-        words, steps, head = self._relayed(), reader.steps, reader.head  # steps are counted after head: never too many
-        taken = (steps, *words)
-        while True:
-            oldest = reader.oldest
+        while True:  # with a new head each time: a writer may lap the ring while this process is stopped
+            words, steps, head = self._relayed(), reader.steps, reader.head  # steps come after head: never too many
+            taken, oldest = (steps, *words), reader.oldest
             if self.next < oldest:
                 # The writer is about to overwrite more: leave it some room, or this repeats.
                 gone = min(head, oldest + rows // 8)

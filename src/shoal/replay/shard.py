@@ -36,7 +36,7 @@ _HEAD, _CLAIM, _STEPS, _EPOCH = int(Header.HEAD), int(Header.CLAIM), int(Header.
 _WAITS = int(Header.WAITS)
 """Plain numbers for the words that change with every row: an enum as an index takes three times as long."""
 
-_LAST_ROW_SECONDS = 0.02
+LAST_ROW_SECONDS = 0.02
 """Time given to an old writer that is still alive to finish its row, before the new one counts and repairs."""
 
 
@@ -62,7 +62,7 @@ class ShardWriter:
         self._rows, self._words = self.info.rows, self.header.words
         self.epoch = self._words[_EPOCH] = self._words[_EPOCH] + 1
         if self.epoch > 1:
-            time.sleep(_LAST_ROW_SECONDS)
+            time.sleep(LAST_ROW_SECONDS)
         self.head, self._claim, self._steps = self._words[_HEAD], self._words[_CLAIM], self._words[_STEPS]
         self._widest = max(column.nbytes for column in self.info.schema.columns)  # of one lane
         self.header[Header.CLOSED] = 0

@@ -85,7 +85,7 @@ def execute(
                 require_machine(plan)  # this is the learner's: only now can it be asked
                 from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
 
-                nodes = held.enter_context(join_nodes(plan, mark, progress.note))
+                nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
                 plan = nodes.plan
             replay, why = earlier_replay(folder)
             if replay is not None:
@@ -115,8 +115,8 @@ def execute(
             if resume:
                 with_replay = f"resuming with {ledger.inserts:,} collected steps in the replay"
                 notes.append(with_replay if found else continue_from_checkpoint(ledger, folder.checkpoints, why))
-                if nodes and nodes.recovered_steps and not found:
-                    notes[-1] = count_recovered(settings, ledger, nodes.recovered_steps)
+                if nodes and nodes.recovered.steps and not found:
+                    notes[-1] = count_recovered(settings, ledger, nodes.recovered)
             if nodes:
                 nodes.mark(replay.mark)
             ledger.beat()

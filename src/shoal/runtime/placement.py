@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from shoal.errors import PlacementError
 
+GPU_BESIDE = 0.1
+"""Part of a GPU for a role that works beside training."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -60,7 +63,7 @@ def choose_refuge(nodes: Sequence[Node], roles: int) -> Node:
     return max(nodes, key=lambda node: (node.cpus >= roles, not node.here, node.cpus))
 
 
-def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) -> list[Node]:
+def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int, servers: int = 0) -> list[Node]:
     """The node of each actor: other nodes first, by their free cores, then home.
 
     Args:
@@ -68,15 +71,17 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
         home: where the learner is.
         beside: cores that the roles at home take.
         actors: how many there are.
+        servers: cores that inference takes on each node with actors, home included.
 
     Raises:
         PlacementError: there are too few cores.
     """
-    room = {node: max(0, int(node.cpus) - (beside if node == home else 0)) for node in nodes}
+    room = {node: max(0, int(node.cpus) - (beside if node == home else 0) - servers) for node in nodes}
     if sum(room.values()) < actors:
         free = ", ".join(f"{node.name} {int(node.cpus)}" for node in nodes)
         raise PlacementError(
-            f"{actors} actors and {beside} other roles need {actors + beside} CPUs; free on the cluster are {free}. "
+            f"{actors} actors and {beside} other roles need {actors + beside} CPUs"
+            f"{', and an inference server on each node one more' if servers else ''}; free on the cluster are {free}. "
             f"Use at most {max(0, sum(room.values()))} actors, `--actors auto`, or join more nodes."
         )
     places = []
@@ -86,3 +91,41 @@ def place_actors(nodes: Sequence[Node], home: Node, beside: int, actors: int) ->
         room[chosen] -= 1
         places.append(chosen)
     return places
+
+
+def crowd_actors(nodes: Sequence[Node], home: Node, actors: int) -> list[Node]:
+    """The node of each actor where cores are too few: a resumed run cannot have fewer actors."""
+    others = sorted((node for node in nodes if node != home), key=lambda node: -node.cpus) or [home]
+    return [others[actor % len(others)] for actor in range(actors)]
+
+
+def share_of_core(free: float, roles: float) -> float:
+    """Of a core for each of so many roles, in hundredths; at most a whole one."""
+    return min(1.0, int(100 * free / max(1.0, roles)) / 100)
+
+
+def spread_runs(nodes: Sequence[Node], runs: int) -> list[Node]:
+    """The node of each of several equal runs: always the one with the most free cores left, this one among equals."""
+    free = {node.id: node.cpus for node in nodes}
+    chosen = []
+    for _ in range(runs):
+        chosen.append(max(nodes, key=lambda node: (free[node.id], node.here)))
+        free[chosen[-1].id] -= 1
+    return chosen
+
+
+def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
+    """How roles share GPUs.
+
+    Args:
+        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
+        gpus: how many there are.
+
+    Returns:
+        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
+    """
+    used = min(max(sum(trains), 1), gpus) if trains else 0
+    if not used:
+        return 0, []
+    beside = 0.0 if all(trains) else GPU_BESIDE
+    return used, [used / sum(trains) - beside if one else beside for one in trains]

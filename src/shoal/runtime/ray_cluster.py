@@ -21,11 +21,11 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other program starve the roles
 
 import ray
-from ray._private import ray_constants, services
-from ray.exceptions import RayError
+from ray._private import ray_constants, services, worker
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.runtime.watchdog import remove_folder, watched
+from shoal.sharing.ray_join import connect
 
 OBJECT_STORE_BYTES = 100 * 2**20
 """Small: experience and weights do not go through it."""
@@ -106,14 +106,29 @@ def cluster(address: str | None, processes: int, note: Callable[[str], None]) ->
             stack.enter_context(_own_token(folder))
         found = None
         try:
-            if address:
-                _connect(address)
-            else:
-                _start(processes, note, folder)
+            with _without_ray_messages():
+                if address:
+                    remedy = "Leave --address out to use this machine alone; a run that names one: address=null."
+                    connect(address, remedy)
+                else:
+                    _start(processes, note, folder)
             found = _connected(own=not address)
             yield found
         finally:
             _shutdown(found)
+
+
+@contextmanager
+def _without_ray_messages() -> Iterator[None]:
+    """Connects without the thread that prints what Ray's services say: pages of their logs for each process or node
+    that dies, between our own notes on it. `log_to_driver` has no say in this.
+    """
+    module: Any = worker
+    prints, module.listen_error_messages = module.listen_error_messages, lambda *_: None
+    try:
+        yield
+    finally:
+        module.listen_error_messages = prints
 
 
 def _connected(own: bool) -> Cluster:
@@ -142,19 +157,6 @@ def _start(processes: int, note: Callable[[str], None], folder: Path) -> None:
         )
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = many_nodes
-
-
-def _connect(address: str) -> None:
-    """Joins a running cluster."""
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise PlacementError(
-            f"Cannot join the Ray cluster at {address!r}: {reason.rstrip('.')}. Is it running (`ray status`)? If it "
-            "has a token: is it on this machine, and RAY_AUTH_MODE=token set? Leave --address out to train on this "
-            "machine alone."
-        ) from error
 
 
 def _require_connection_to(address: str | None) -> None:

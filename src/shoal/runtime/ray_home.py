@@ -20,7 +20,8 @@ from shoal.loops.plan import Plan
 from shoal.runtime.home import Home
 from shoal.runtime.placement import Node, choose_home
 from shoal.runtime.ray_cluster import Cluster, cluster
-from shoal.runtime.ray_nodes import PLACEMENT_SECONDS, alive_nodes
+from shoal.runtime.ray_nodes import PLACEMENT_SECONDS
+from shoal.runtime.ray_tasks import alive_nodes
 from shoal.runtime.roster import count_beside
 
 NAMESPACE = "shoal"

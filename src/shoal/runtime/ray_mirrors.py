@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.errors import RunInUse
@@ -31,8 +31,13 @@ IN_FLIGHT = 2
 """Fetches on the way to one courier: while one parcel travels, the next is packed."""
 FETCH_SECONDS = 0.25
 SILENT_SECONDS = 5.0
+"""Without an answer for so long, an outpost is silent: the supervisor looks whether its node is lost."""
+HUNG_SECONDS = 15.0
+"""A courier that is silent for so long is replaced: it hangs, or Ray has lost an answer on a cut link."""
 START_SECONDS = 40.0
 """A new courier's process may take so long to start, on a busy machine."""
+REPORT_SECONDS = 1.0
+"""While an outpost is silent, the supervisor is told so often."""
 DRAIN_SECONDS = 10.0
 """After the end, outposts have so long to send what is left."""
 WEIGHT_BYTES_PER_SECOND = 40e6
@@ -88,8 +93,10 @@ class _Link:
     def __init__(self, number: int, place: Place, actors: tuple[int, ...], home: HomeFolder) -> None:
         self.number, self.place, self.actors, self._home = number, place, actors, home
         self.restarts, self.failures, self.begin_at = -1, 0, 0.0
+        self.answered, self.met, self.told_at = time.monotonic(), False, -math.inf
         self.behind = self.lost_before = self.lost = 0
         self.waits, self.closed, self.rate = False, False, 0.0
+        self.courier: Any = None
         self.idle = self.ordered = 0
         self._counts()
         self.begin()
@@ -100,33 +107,51 @@ class _Link:
         self.lag = 0.0
 
     def begin(self) -> None:
-        """Gives the outpost a courier, in place of one that died."""
-        affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
-        made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
-        self.courier = made.options(scheduling_strategy=affinity).remote()
+        """Gives the outpost a courier, unless it has one, and begins where the mirrors end."""
+        if self.courier is None:
+            affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
+            made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
+            self.courier = made.options(scheduling_strategy=affinity).remote()
+            self.restarts += 1
+            self.calls += 1
         self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
         self.opening, self.told = True, self._home.urgent(self.actors)
         self.urgent: Any = None
-        self.version, self.weights_at, self.ordered_at = 0, 0.0, time.monotonic()
-        self.answered = time.monotonic()
+        self.version, self.weights_at, self.began = 0, 0.0, time.monotonic()
+        self.ordered_at = self.began
         self.begin_at = math.inf
-        self.restarts += 1
         self.lost_before, self.lost = self.lost_before + self.lost, 0
-        self.calls += 2
+        self.calls += 1
 
-    def fail(self) -> None:
-        """Its courier is gone: another one begins a little later, in case its node is gone, too."""
-        self.end()
+    def fail(self, *, gone: bool = True) -> bool:
+        """Its courier is gone: another one begins a little later, in case its node is gone, too. If it is only out of
+        reach, the same one begins again, unless that lasts. Returns whether it is another one.
+        """
+        gone = gone or self.silent > HUNG_SECONDS
+        if gone:
+            self.end()
         self.failures += 1
         self.fetches.clear()
         self.opening, self.urgent = True, None
-        self.begin_at = time.monotonic() + min(5.0, 0.1 * 4**self.failures)
+        self.begin_at = time.monotonic() + min(5.0 if gone else 1.0, 0.1 * 4**self.failures)
+        return gone
 
     @property
     def silent(self) -> float:
         """Seconds since it answered, if that is too long, or if its couriers die one after the other."""
         since = time.monotonic() - self.answered
-        return since if since > (START_SECONDS if self.opening else SILENT_SECONDS) or self.failures > 1 else 0.0
+        return since if since > (SILENT_SECONDS if self.met else START_SECONDS) or self.failures > 1 else 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its courier should be replaced."""
+        waited = time.monotonic() - max(self.began, self.answered)
+        return self.begin_at == math.inf and waited > (START_SECONDS if self.opening else HUNG_SECONDS)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the supervisor should be told now that it is silent."""
+        return self.silent > 0 and time.monotonic() - self.told_at > REPORT_SECONDS
 
     def ask(self, board: _Weights) -> None:
         """Keeps fetches on the way."""
@@ -167,7 +192,7 @@ class _Link:
         answer = ray.get(self.fetches.popleft())
         now = time.monotonic()
         if self.opening:
-            self.opening, self.answered = False, now
+            self.opening, self.met, self.answered = False, True, now
             return
         self.lag, self.answered, self.failures = max(self.lag, now - self.answered), now, 0
         parcel: Parcel = answer
@@ -186,13 +211,16 @@ class _Link:
             self.rows, self.nbytes, self.calls, self.behind, lost, self.restarts, self.lag, round(self.silent, 1), rate
         )
         self.rate = rate
+        self.told_at = time.monotonic()
         self._counts()
         return told
 
     def end(self) -> None:
         """Ends the courier."""
         with contextlib.suppress(RayError):
-            ray.kill(self.courier)
+            if self.courier is not None:
+                ray.kill(self.courier)
+        self.courier = None
 
     def _order(self, board: _Weights) -> tuple[Order, Any]:
         now = time.monotonic()
@@ -236,7 +264,7 @@ class Mirrors:
 
     def run(self, *, seconds: float, outposts: Mapping[int, Place]) -> MirrorReport:
         """Keeps all folders in step for so long; after the end until the outposts have sent everything. Returns early
-        when an outpost falls silent.
+        when an outpost is silent, every `REPORT_SECONDS`.
         """
         began = time.monotonic()
         deadline = began + seconds
@@ -247,11 +275,11 @@ class Mirrors:
                 stopping, deadline = True, now + DRAIN_SECONDS
                 for link in self._links.values():
                     link.hurry(self._weights, stop=True)
+            self._work()
             if stopping and all(link.closed or link.silent for link in self._links.values()):
                 break
-            if not stopping and any(link.silent for link in self._links.values()):
+            if not stopping and any(link.is_news for link in self._links.values()):
                 break
-            self._work()
         links = {number: link.report() for number, link in self._links.items()}
         notes, self._notes = tuple(self._notes), []
         return MirrorReport(time.monotonic() - began, links, notes)
@@ -268,6 +296,9 @@ class Mirrors:
     def _work(self) -> None:
         links = self._links.values()
         for link in links:
+            if link.hangs:
+                self._notes.append(f"the courier of outpost {link.number} does not answer; another one begins")
+                link.fail()
             link.ask(self._weights)
             link.hurry(self._weights)
         heads = ((reference, link) for link in links for reference in (*list(link.fetches)[:1], link.urgent))
@@ -282,10 +313,13 @@ class Mirrors:
             try:
                 link.take(reference)
             except RayTaskError as error:
-                raise cast(BaseException, error.cause) from error
-            except RayError:
-                self._notes.append(f"the courier of outpost {link.number} has ended; another one begins")
+                if not isinstance(error.cause, RunInUse):  # the courier before it, which hangs, cannot be ended yet
+                    raise cast(BaseException, error.cause) from error
                 link.fail()
+            except RayError as error:
+                another = link.fail(gone=not isinstance(error, ActorUnavailableError))
+                what = "has ended; another one begins" if another else "was out of reach; the link begins again"
+                self._notes.append(f"the courier of outpost {link.number} {what}")
 
     def _follow(self, outposts: Mapping[int, Place]) -> None:
         """Begins where outposts are now."""

@@ -13,24 +13,31 @@ from typing import Any, Protocol
 
 import ray
 from ray._private.state import available_resources_per_node
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from shoal.errors import PlacementError, ShoalError
+from shoal.errors import PlacementError
+from shoal.files import read_object
+from shoal.loops.counts import Counts, total
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import Start, where_it_stopped
 from shoal.loops.reports import MirrorReport
 from shoal.loops.run_paths import RunPaths
-from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outpost, open_outpost
-from shoal.runtime.placement import Node, choose_home, choose_refuge, place_actors
+from shoal.loops.weights import WeightBoard
+from shoal.runtime.outposts import FoundOutpost, find_outposts, free_outposts, open_outpost
+from shoal.runtime.placement import Node, choose_home, choose_refuge, crowd_actors, place_actors, share_of_core
 from shoal.runtime.ray_cluster import Cluster, cluster, listens
 from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.ray_mirrors import Place
+from shoal.runtime.ray_tasks import TASK_SECONDS, alive_nodes, answers_of, as_node, ask_nodes, raylet_of, task_on
 
 PLACEMENT_SECONDS = 30.0
-TASK_SECONDS = 60.0
-"""For a task on another node, whose process may have to import torch first."""
+MOVE_SECONDS = 20.0
+"""For the same, while the run waits for it."""
+LOOK_SECONDS = 0.5
+LOST_SECONDS = 10.0
+"""A node that cannot be reached for so long is lost; a link may be mended before."""
 
 
 @dataclass
@@ -60,45 +67,72 @@ class RoleProcess(Protocol):
 class Nodes:
     """Home, which is this node, and the outposts."""
 
-    def __init__(self, found: Cluster, plan: Plan, mark: str | None = None) -> None:
+    def __init__(self, found: Cluster, plan: Plan, run: Path | None = None, mark: str | None = None) -> None:
         """Args:
         found: the Ray to use.
         plan: the run's plan; without an address everything is at home.
+        run: the run's folder.
         mark: of the run's replay, if it has had one: then its outposts are looked for.
         """
         self.cluster = found
-        self.home = Site(_node(found.node, found.node["Resources"], here=True))
+        self.home = Site(as_node(found.node, found.node["Resources"], here=True))
         self.outposts: list[Site] = []
-        self._mark = mark or ""
+        self.crowded = False
+        """Whether roles share cores: a resumed run found too few."""
+        self._mark, self._run, self._requested = mark or "", run or Path(), plan.settings.replay.path
         if plan.settings.address:
-            self._spread(plan, mark)
+            self._spread(plan)
         self.plan = replace(plan, outposts=tuple(site.actors for site in self.outposts))
 
-    def _spread(self, plan: Plan, mark: str | None) -> None:
-        """Decides where actors are: where their shards are, or else by free cores."""
+    def _spread(self, plan: Plan) -> None:
+        """Decides where actors are: where their shards are, or else by free cores.
+
+        A resumed run waits for cores: Ray frees those of an execution whose node was lost only when it notices. If they
+        stay too few, roles share them.
+        """
+        deadline = time.monotonic() + PLACEMENT_SECONDS
         nodes = alive_nodes(self.cluster.node["NodeID"])
-        if len(nodes) == 1:
+        if len(nodes) == 1 and not self._mark:
             return
-        self.home.node = next(node for node in nodes if node.here)
-        left = set(range(plan.settings.actors))
-        found = _ask_nodes(nodes, mark, plan.settings.replay.path) if mark else []
+        asked = ask_nodes(nodes, find_outposts, self._mark, self._run, self._requested) if self._mark else []
+        found = [(node.id, one) for node, ones in asked for one in ones if not self._is_copy_of(one.run)]
+        while True:
+            try:
+                return self._place(plan, found)
+            except PlacementError:
+                if not self._mark:
+                    raise
+            self.crowded = time.monotonic() > deadline
+            time.sleep(LOOK_SECONDS)
+
+    def _place(self, plan: Plan, found: Sequence[tuple[str, FoundOutpost]]) -> None:
+        nodes, left = alive_nodes(self.cluster.node["NodeID"]), set(range(plan.settings.actors))
+        by_id = {node.id: node for node in nodes}
+        self.home.node, self.outposts = by_id[self.cluster.node["NodeID"]], []
         room = {node.id: node.cpus for node in nodes}
-        for node, one in sorted(found, key=lambda pair: -pair[1].created):
+        for name, one in sorted(found, key=lambda pair: -pair[1].created):
             actors = tuple(sorted(one.starts))
-            if left.issuperset(actors):
+            if left.issuperset(actors) and name in by_id:
                 left -= set(actors)
-                room[node.id] = max(0.0, room[node.id] - len(actors))
-                self.outposts.append(Site(node, actors, one, one.path))
-        nodes = [replace(node, cpus=room[node.id]) for node in nodes]
-        home = next(node for node in nodes if node.here)
-        beside = plan.settings.learners + 1
-        choose_home([home], beside, gpu=False)
-        served = plan.settings.actor.inference == "served"  # a server at home, too, if there are actors
-        placed = place_actors(nodes, home, beside + served, len(left))
+                room[name] -= len(actors)
+                self.outposts.append(Site(by_id[name], actors, one, one.path))
+        free = [replace(node, cpus=room[node.id]) for node in nodes]
+        home, beside = next(node for node in free if node.here), plan.settings.learners + 1
+        if self.crowded:
+            placed = crowd_actors(free, home, len(left))
+        else:
+            fits = all(node.cpus >= 0 for node in free)
+            choose_home([home] if fits else [], beside, gpu=False)
+            served = plan.settings.actor.inference == "served"
+            placed = place_actors(free, home, beside, len(left), servers=served)
         for node in dict.fromkeys(placed):
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
                 self.outposts.append(Site(node, actors))
+
+    def _is_copy_of(self, run: Path) -> bool:
+        """Whether this run is a copy of the one that signed an outpost, and not that one, moved."""
+        return run != self._run and read_object(run / "replay.json").get("mark") == self._mark
 
     @property
     def starts(self) -> dict[int, Start]:
@@ -106,9 +140,9 @@ class Nodes:
         return {actor: start for site in self.outposts if site.found for actor, start in site.found.starts.items()}
 
     @property
-    def recovered_steps(self) -> int:
-        """Environment steps that the shards of found outposts count."""
-        return sum(site.found.steps for site in self.outposts if site.found)
+    def recovered(self) -> Counts:
+        """What the shards of found outposts count."""
+        return total([site.found.counts for site in self.outposts if site.found])
 
     @property
     def places(self) -> dict[int, Place]:
@@ -137,6 +171,8 @@ class Nodes:
         Raises:
             PlacementError: a node is too small, or has no room within `PLACEMENT_SECONDS`.
         """
+        if self.crowded:
+            self._share(needs)
         total = self.cluster.node["Resources"]
         wanted = sum(need["CPU"] for need in needs[None])
         if total.get("CPU", 0) < wanted:
@@ -162,6 +198,15 @@ class Nodes:
                 f"node's {site.node.cpus:g} CPUs {free:g} are free. Use fewer actors, or free some."
             )
 
+    def _share(self, needs: Mapping[int | None, list[dict[str, float]]]) -> None:
+        """Lowers what roles reserve to what their nodes have."""
+        for node in {self.site(outpost).node.id: self.site(outpost).node for outpost in needs}.values():
+            there = [need for outpost, each in needs.items() if self.site(outpost).node.id == node.id for need in each]
+            free = available_resources_per_node().get(node.id, {}).get("CPU", 0.0)
+            share = share_of_core(free, sum(need["CPU"] for need in there))
+            for need in there:
+                need["CPU"] *= share
+
     def options(self, outpost: int | None, bundle: int) -> dict[str, Any]:
         """How Ray places the process of a role: the n-th of its site."""
         site = self.site(outpost)
@@ -182,22 +227,24 @@ class Nodes:
 
     # ---- folders
 
-    def open(self, plan: Plan, folder: Path, roles: int, outposts: Sequence[int] | None = None) -> list[str]:
-        """Makes the folders of outposts, of all by default; returns notes.
+    def open(self, plan: Plan, folder: Path, roles: int, outpost: int | None = None) -> list[str]:
+        """Makes the folders of the outposts, or of one that has moved; returns notes.
 
         Raises:
             PlacementError: a node does not answer.
             ShoalError: its folder cannot be made.
         """
-        asked = {}
-        for number in range(len(self.outposts)) if outposts is None else outposts:
+        asked, version = {}, WeightBoard.open(plan.paths.board).version
+        for number in range(len(self.outposts)) if outpost is None else [outpost]:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
-            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, site.path)
-            asked[_on(site.node.id, _open_outpost).remote(*given)] = site
+            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, version)
+            asked[task_on(site.node.id, _open_outpost).remote(*given, site.path)] = site
         notes = []
-        for reference, (path, told) in _answers(asked, "made the folder of its actors").items():
-            asked[reference].path = path
+        seconds = TASK_SECONDS if outpost is None else MOVE_SECONDS
+        where = {task: site.node for task, site in asked.items()}
+        for task, (path, told) in answers_of(where, "made the folder of its actors", seconds).items():
+            asked[task].path = path
             notes += told
         return notes
 
@@ -223,11 +270,10 @@ class Nodes:
         self._mark = mark
 
     def free(self) -> None:
-        """Removes the outposts' folders: the run is complete."""
-        for site in self.outposts:
-            with suppress(RayError, ShoalError):
-                if site.path is not None:
-                    ray.get(_on(site.node.id, free_outpost).remote(site.path, self._mark), timeout=10)
+        """Removes the outposts' folders from all nodes: the run is complete."""
+        with suppress(RayError):
+            if self.outposts:
+                ask_nodes(alive_nodes(self.home.node.id), free_outposts, self._mark, self._run, self._requested)
 
     # ---- lost nodes
 
@@ -236,8 +282,8 @@ class Nodes:
         node = next((one for one in ray.nodes() if one["NodeID"] == self.outposts[outpost].node.id), None)
         if node is None or not node["Alive"]:
             return True
-        sign = listens((node["NodeManagerAddress"], node["NodeManagerPort"]))
-        return sign is False or (sign is None and silent > 0)
+        sign = listens(raylet_of(node))
+        return sign is False or (sign is None and silent > LOST_SECONDS)
 
     def may_spread(self, outpost: int) -> bool:
         """Whether an outpost whose roles share cores would fit on another node: one has joined, or has become free."""
@@ -252,10 +298,12 @@ class Nodes:
         if site.group is not None:
             with suppress(RayError):
                 remove_placement_group(site.group)
+        if site.path is not None:  # its node may be alive: nothing there is of use any more
+            task_on(site.node.id, free_outposts).remote(self._mark, self._run, self._requested, site.path)
         nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
         site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
         site.moves += 1
-        share = min(1.0, int(100 * site.node.cpus / max(1, len(site.needs))) / 100)
+        share = share_of_core(site.node.cpus, len(site.needs))
         site.needs = [{"CPU": share} for _ in site.needs]
         site.group = _reserve(site.node, site.needs) if share else None
         where = f"its actors go on on {site.node.name}"
@@ -263,10 +311,10 @@ class Nodes:
 
 
 @contextmanager
-def join_nodes(plan: Plan, mark: str | None, note: Callable[[str], None]) -> Iterator[Nodes]:
+def join_nodes(plan: Plan, run: Path, mark: str | None, note: Callable[[str], None]) -> Iterator[Nodes]:
     """Joins the cluster at the run's address, and decides where its actors are."""
     with cluster(plan.settings.address, 0, note) as found:
-        yield Nodes(found, plan, mark)
+        yield Nodes(found, plan, run, mark)
 
 
 def count_free_cores(address: str) -> tuple[int, int]:
@@ -274,18 +322,6 @@ def count_free_cores(address: str) -> tuple[int, int]:
     with cluster(address, 0, lambda text: None) as found:
         nodes = alive_nodes(found.node["NodeID"])
         return sum(int(node.cpus) for node in nodes), len(nodes)
-
-
-def alive_nodes(here: str) -> list[Node]:
-    """The cluster's nodes with what is free on each; `here`: the id of this one."""
-    free = available_resources_per_node()
-    alive = (node for node in ray.nodes() if node["Alive"])
-    return [_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
-
-
-def _node(node: Mapping[str, Any], resources: Mapping[str, float], *, here: bool) -> Node:
-    address, cpus, gpus = node["NodeManagerAddress"], resources.get("CPU", 0.0), resources.get("GPU", 0.0)
-    return Node(node["NodeID"], address, cpus, gpus, here=here)
 
 
 def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup | None:
@@ -299,39 +335,5 @@ def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup
     return group
 
 
-def _on(node: str, function: Callable[..., Any]) -> Any:
-    """A task on a node."""
-    task: Any = ray.remote(function)
-    affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
-
-
 def _open_outpost(plan: Plan, settings: dict[str, Any], *rest: Any) -> tuple[Path, list[str]]:
     return open_outpost(with_settings(plan, settings), *rest)
-
-
-def _ask_nodes(nodes: Sequence[Node], mark: str, requested: Path | None) -> list[tuple[Node, FoundOutpost]]:
-    """What earlier executions of a run left on all nodes. A node that does not answer in time has nothing to give."""
-    asked = {_on(node.id, find_outposts).remote(mark, requested): node for node in nodes}
-    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TASK_SECONDS)
-    for reference in late:
-        ray.cancel(reference, force=True)
-    found = []
-    for reference in done:
-        with suppress(RayError):
-            found += [(asked[reference], one) for one in ray.get(reference)]
-    return found
-
-
-def _answers(asked: Mapping[Any, Site], done: str) -> dict[Any, Any]:
-    """The results of tasks on sites' nodes, which should have `done` something."""
-    deadline, answers = time.monotonic() + TASK_SECONDS, {}
-    for reference, site in asked.items():
-        try:
-            answers[reference] = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
-        except RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, ShoalError) else ShoalError(repr(error.cause))
-            raise type(cause)(f"On node {site.node.name}: {cause}") from error
-        except RayError as error:
-            raise PlacementError(f"Node {site.node.name} has not {done} within {TASK_SECONDS:.0f} s.") from error
-    return answers

@@ -16,12 +16,13 @@ from typing import Any, cast
 
 import psutil
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
 from shoal.loops.reports import LinkReport, MirrorReport, Report
 from shoal.runtime.fleet import supervise
+from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, without_settings
 from shoal.runtime.ray_nodes import Nodes
@@ -33,9 +34,9 @@ from shoal.runtime.supervisor import Supervisor
 POLL_SECONDS = 0.1
 FINISH_SECONDS = 20.0
 SILENCE_SECONDS = 120.0
+UNSEEN_SECONDS = 10.0
+"""A process that Ray cannot reach for so long is started again: a link may be mended before."""
 MOVE_ATTEMPTS = 3
-GPU_BESIDE = 0.1
-"""Part of a GPU for a role that works beside training."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -66,6 +67,10 @@ class _RoleProcess:
     pulse: int = 0
     silent: bool = False
     """Whether it hangs, as far as one can see."""
+    unseen_since: float = math.inf
+    """Since when Ray cannot reach its process, which may be alive."""
+    ask_at: float = 0.0
+    """When it can be given work again."""
 
 
 def run_on_ray(
@@ -107,6 +112,8 @@ class _RayFleet:
         self._pid_words = pid_words(self._plan.paths)
         self._links: Mapping[int, LinkReport] = {}
         nodes.reserve(self._needs())
+        if nodes.crowded:
+            supervisor.note("the cluster has too few free cores for this run: roles share them")
         for note in nodes.open(self._plan, folder.path, len(self._all)):
             supervisor.note(note)
         self._note_places()
@@ -168,7 +175,8 @@ class _RayFleet:
         """Gives their next pieces of work to roles that are idle; returns those that got one."""
         given = []
         for one in self._all:
-            if one.entry.trains == trains and one.work is None and not (trains and self._ledger.stop):
+            idle = one.work is None and time.monotonic() > one.ask_at
+            if idle and one.entry.trains == trains and not (trains and self._ledger.stop):
                 bounds = one.entry.next_piece(self._supervisor)
                 if bounds is not None:
                     if one.host is None:
@@ -185,6 +193,7 @@ class _RayFleet:
         plan = self._nodes.plan_for(self._plan, one.outpost)
         one.host = host.remote(one.entry.build, *without_settings(plan), one.index, one.number)
         one.built = one.ended = False
+        one.unseen_since = math.inf
         self._supervisor.ray_calls += 1
 
     def _submit(self, one: _RoleProcess, bounds: Bounds) -> None:
@@ -213,8 +222,12 @@ class _RayFleet:
             one.work = None
             try:
                 report, one.ended = ray.get(reference)
-            except RayActorError:
-                if self._ledger.stop:
+                one.unseen_since = math.inf
+            except RayActorError as error:
+                now = time.monotonic()
+                if isinstance(error, ActorUnavailableError) and now - one.unseen_since < UNSEEN_SECONDS:
+                    one.unseen_since, one.ask_at = min(one.unseen_since, now), now + 1.0
+                elif self._ledger.stop:
                     one.host = None
                 elif one.host is not None:  # not one that was left behind on a lost node, in this very look
                     self._restart(one)
@@ -261,10 +274,12 @@ class _RayFleet:
         for attempt in range(MOVE_ATTEMPTS):
             said = self._nodes.move(outpost)
             try:
-                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), [outpost]):
+                for note in self._nodes.open(self._plan, self._folder.path, len(self._all), outpost):
                     self._supervisor.note(note)
                 break
             except PlacementError:  # that node has died, too
+                if self._ledger.stop:  # a resumed run makes its folder
+                    return said
                 if attempt == MOVE_ATTEMPTS - 1:
                     raise
         self._note_places()
@@ -282,6 +297,7 @@ class _RayFleet:
             self._judge(one.outpost, 0.0)
             return
         self._supervisor.restarted(one.name, "its process ended")
+        ray.kill(one.host)  # Ray may only have lost sight of it, and two must not do one role's work
         self._start(one)
         self._submit(one, one.bounds)
 
@@ -319,23 +335,6 @@ class _RayFleet:
                 break
             self._collect()
             self._supervisor.tick()
-
-
-def gpu_shares(trains: Sequence[bool], gpus: int) -> tuple[int, list[float]]:
-    """How roles share GPUs.
-
-    Args:
-        trains: for each role that computes on one, whether it trains; others work now and then and take a small part.
-        gpus: how many there are.
-
-    Returns:
-        How many GPUs are used, and the part of one that each role gets; nothing if there are none.
-    """
-    used = min(max(sum(trains), 1), gpus) if trains else 0
-    if not used:
-        return 0, []
-    beside = 0.0 if all(trains) else GPU_BESIDE
-    return used, [used / sum(trains) - beside if one else beside for one in trains]
 
 
 def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:

@@ -63,7 +63,7 @@ def earlier_replay(run: RunFolder) -> tuple[ReplayFolder | None, str]:
     path, mark = _pointer(run)
     if not any(os.path.lexists(path / name) for name in ("ledger.bin", "owner.json")):  # one may be damaged or lost
         return None, "the replay of this run is gone (freed, or the machine was restarted)"
-    if why := _not_ours(run, path, mark) or _not_safe(path):
+    if why := _not_ours(run, path, mark) or not_safe(path):
         return None, f"{path} is not used: {why}"
     try:
         replay = ReplayFolder(run, path, str(mark or uuid.uuid4().hex))
@@ -115,7 +115,7 @@ def _not_ours(run: RunFolder, path: Path, mark: Any) -> str:
     return ""
 
 
-def _not_safe(path: Path) -> str:
+def not_safe(path: Path) -> str:
     """Why a replay cannot be trusted; empty when it can. Makes it private."""
     # First, so that nobody else can change what is checked next.
     if not make_private(path):

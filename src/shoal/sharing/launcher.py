@@ -67,6 +67,8 @@ class Ended:
     code: int
     stopped: bool
     """Whether it had been told to stop."""
+    why: str = ""
+    """What is known beyond its output, such as that its node died."""
 
     @property
     def failed(self) -> bool:

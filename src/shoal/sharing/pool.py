@@ -14,7 +14,7 @@ from shoal.errors import ReplayError
 from shoal.replay import Keys, ShardReader
 from shoal.replay.draws import Draws
 from shoal.replay.shard_table import ShardTable
-from shoal.sharing.description import Description
+from shoal.sharing.description import Description, one_line
 from shoal.sharing.peer import find_fault, open_peer
 from shoal.sharing.registry import Registry
 from shoal.sharing.shared_buffer import SharedBuffer
@@ -135,6 +135,8 @@ class Pool:
             refused |= {entry.run_id: why for entry, why in self._faulty.values()}
             attached = {entry.buffer_id for entry in self._peers()}
             for buffer_id, entry in there.items():
+                if entry.refused:
+                    refused[entry.run_id] = one_line(entry.refused)
                 if buffer_id in attached or buffer_id in self._faulty or entry.description is None or not entry.shards:
                     continue
                 if why := self._attach(entry, entry.description):

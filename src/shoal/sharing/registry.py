@@ -118,6 +118,15 @@ class Registry:
         with contextlib.suppress(OSError):  # the registry is gone
             _put(self.folder(buffer_id) / "alive", self._read("registry.json")["maker"])
 
+    def take_over(self) -> None:
+        """Makes this process the registry's maker, after one that was killed; keeps what that one was given."""
+        settings = self._read("registry.json")
+        _put(self.path / "registry.json", {**settings, "maker": asdict(ProcessId.current())})
+        self._owner, before = True, _PROCESS.validate_python(settings["maker"])
+        for entry in self.look(sweep=False).entries:
+            if self._read_process(entry.buffer_id, "alive") == before:
+                self.hand_over(entry.buffer_id)
+
     def entries(self, *, sweep: bool = True) -> Iterator[SharedBuffer]:
         """All buffers that a process holds or held until lately; with `sweep` the others are removed."""
         yield from self.look(sweep=sweep).entries
@@ -251,14 +260,21 @@ def create_distributed_registry(
     max_buffer_size: int = 1_000_000,
     *,
     path: Path | str | None = None,
+    address: str | None = None,
+    name: str = "",
+    node: str | None = None,
     min_buffer_size: int = MIN_BUFFER_SIZE,
     stale_seconds: float = STALE_SECONDS,
 ) -> Registry:
-    """Makes a registry, or joins the one at `path`.
+    """Makes a registry, or joins the one at `path`, or this machine's registry of a group on a Ray cluster.
 
     Args:
         max_buffer_size: most rows a buffer may hold.
         path: its folder; by default a new one on shared memory. Other processes join with `connect_registry(path)`.
+        address: of a running Ray cluster, such as `auto`: runs on all its machines share. Needed only for a moment:
+            this process is not connected to Ray afterwards, and does not end with it.
+        name: of the group on the cluster. Its first member decides the sizes and times below, on each machine.
+        node: Ray's id or name of this machine, if several of Ray's nodes are on it.
         min_buffer_size: rows a peer must have before it is sampled.
         stale_seconds: a buffer that is silent for so long is removed.
     """
@@ -267,6 +283,17 @@ def create_distributed_registry(
             "max_buffer_size and min_buffer_size must be at least 1 and stale_seconds positive; "
             f"got {max_buffer_size}, {min_buffer_size} and {stale_seconds}."
         )
+    if address is not None:
+        from shoal.sharing.ray_join import join_group
+
+        if path is not None or not name:
+            raise ConfigError(
+                f"address = {address!r} needs the group's name=..., and no path: each machine has its own."
+            )
+        sizes = {"max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size, "stale_seconds": stale_seconds}
+        return Registry(join_group(name, address, node, sizes))
+    if name or node:
+        raise ConfigError(f"name = {name!r} and node = {node!r} are of groups on a cluster: give its address=..., too.")
     folder = sharing_folder(f"registry-{uuid.uuid4().hex[:8]}") if path is None else Path(path)
     if _holds_other_files(folder):
         raise ConfigError(

@@ -32,6 +32,10 @@ class SharedBuffer:
     """When its shards were made: new ones at the old place are another buffer."""
     env_id: str = ""
     """The environment it was registered with; empty when none was named."""
+    origin: str = ""
+    """For a mirror: its original's node, name and generation; see `mirrored_peers`. Empty for a buffer of this node."""
+    refused: str = ""
+    """Why a mirror could not be made; empty when there is one."""
 
     def __post_init__(self) -> None:
         require_name("buffer_id", self.buffer_id)
