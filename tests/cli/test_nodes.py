@@ -44,7 +44,7 @@ def test_who_is_where(run_shoal: Shoal, tmp_path: Path) -> None:
     assert cells[1] == ["home", "10.0.0.1 (4088c0)", "learner, mirrors, evaluator"]
     numbers = ["1,242", "8.8", "12", "0.26", "0", "9.3", "1", "2"]
     assert cells[2] == ["outpost 0", "10.0.0.2 (6393ec)", "inference of outpost 0, actors 0 2", *numbers]
-    assert "As of 3" in result.out and "the run has ended" in result.out
+    assert "As of 3" in result.out and "the run has ended, or goes on elsewhere" in result.out
 
 
 def test_a_run_on_one_machine_and_a_damaged_file(run_shoal: Shoal, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def nodes(run: RunPath) -> None:
         typer.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     written, owner = found.get("written"), folder.owner()
     age = f"{duration(max(0.0, time.time() - written))} ago" if isinstance(written, int | float) else "some time ago"
-    typer.echo(f"\nAs of {age}; " + ("the run has ended." if owner is None else f"the run is going on ({owner})."))
+    ended = "the run has ended, or goes on elsewhere: `shoal attach`"
+    typer.echo(f"\nAs of {age}; {ended if owner is None else f'the run is going on ({owner})'}.")
 
 
 def _row(site: dict[str, Any]) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ HURRY_SECONDS = 0.01
 """How long a new row waits if some actors wait for the learner, and the others still work. Where the learner waits for
 all of them it waits for the last one.
 """
+STOPPED_SECONDS = 0.02
 LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
 """Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
 that actors could use.
@@ -198,6 +199,7 @@ class NodeFolder:
             if behind >= (self._fits if self._for_all else self._full) or (hurry and (all(waiting) or late)):
                 break
             if self._ledger.stop:
+                time.sleep(STOPPED_SECONDS)  # actors are ending: not a call for each of their rows
                 break
             time.sleep(LOOK_SECONDS if self._hurries else CALM_LOOK_SECONDS)
         return self._pack()

@@ -120,7 +120,8 @@ def execute(
             if nodes:
                 nodes.mark(replay.mark)
             ledger.beat()
-        before = ledger.env_steps
+        recovered = nodes.recovered.steps if nodes and not found else 0
+        before = max(ledger.env_steps, ledger[LedgerWord.BASE_STEPS] + recovered)
         for text in (*_announce(plan, roster, needed), *notes):
             progress.note(text)
         with MetricsLog(folder.path, make_sinks(folder.path, wandb, progress.note)) as log:
@@ -128,7 +129,7 @@ def execute(
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
             file = folder.path / CURRICULUM_FILE
             curriculum = CurriculumRecord(plan, file, progress.note) if settings.curriculum.start else None
-            supervisor = Supervisor(plan, ledger, log, progress, needed, wall, curriculum)
+            supervisor = Supervisor(plan, ledger, log, progress, needed, wall, curriculum, before)
             supervisor.health.recall(earlier)
             signals.listen(supervisor.interrupt)
             summary = _run(supervisor, roster, folder, signals, nodes)

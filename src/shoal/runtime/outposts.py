@@ -41,8 +41,8 @@ class FoundOutpost:
     """Where a mirror of each shard begins: at its oldest row."""
     counts: Counts
     """Of all its shards."""
-    created: float
-    """When its newest shard was made."""
+    epoch: int
+    """Of its shards: the larger, the later; see `preparation`."""
 
 
 def open_outpost(
@@ -77,22 +77,24 @@ def find_outposts(mark: str, run: Path, requested: Path | None) -> list[FoundOut
         run: its folder, which the caller has locked: nobody else executes this run.
         requested: its `replay.path`.
     """
-    found = (_look_at(path, mark, run) for path in _candidates(requested))
+    found = (_look_at(path, mark, run) for path in _candidates(run, requested))
     return [one for one in found if one is not None]
 
 
 def free_outposts(mark: str, run: Path, requested: Path | None, only: Path | None = None) -> None:
     """Removes all outposts of a run from this node, also one that was given up, on a node that came back; or one."""
-    for path in _candidates(requested) if only is None else [only]:
+    for path in _candidates(run, requested) if only is None else [only]:
         owner = read_object(path / OWNER)
         if owner.get("mark") == mark and owner.get("outpost") and owner.get("run") == str(run):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _candidates(requested: Path | None) -> Iterator[Path]:
+def _candidates(run: Path, requested: Path | None) -> Iterator[Path]:
+    """Where `open_outpost` may have made a folder."""
     yield from replay_folders()
-    if requested is not None and requested.is_dir():
-        yield from (path for path in sorted(requested.iterdir()) if path.is_dir() and not path.is_symlink())
+    for place in (run / ON_DISK, *([] if requested is None else [requested])):
+        if place.is_dir() and not place.is_symlink():
+            yield from (path for path in sorted(place.iterdir()) if path.is_dir() and not path.is_symlink())
 
 
 def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
@@ -102,7 +104,7 @@ def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
     if owner.get("run") != str(run) and in_use(path, path):  # a copy of this run, or this one before it was moved
         return None
     _stop_writers(path)
-    starts, counts, created = dict[int, Start](), list[Counts](), 0.0
+    starts, counts, epoch = dict[int, Start](), list[Counts](), 0
     for folder in sorted(path.glob("shard_[0-9]*")):
         if not (folder / "schema.json").exists() or not folder.name[6:].isdigit():  # a header alone, or set aside
             continue
@@ -118,8 +120,8 @@ def _look_at(path: Path, mark: str, run: Path) -> FoundOutpost | None:
         counts.append(Counts(reader.steps, header[Header.EPISODES]))
         coming = Counts(reader.steps - words[Header.STEPS], header[Header.EPISODES] - words[Header.EPISODES])
         starts[int(folder.name[6:])] = Start(words, coming=coming)
-        created = max(created, reader.info.created)
-    return FoundOutpost(path, Path(str(owner.get("run"))), starts, total(counts), created) if starts else None
+        epoch = max(epoch, header[Header.EPOCH])
+    return FoundOutpost(path, Path(str(owner.get("run"))), starts, total(counts), epoch) if starts else None
 
 
 def _stop_writers(path: Path) -> None:

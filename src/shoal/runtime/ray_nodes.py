@@ -110,7 +110,7 @@ class Nodes:
         by_id = {node.id: node for node in nodes}
         self.home.node, self.outposts = by_id[self.cluster.node["NodeID"]], []
         room = {node.id: node.cpus for node in nodes}
-        for name, one in sorted(found, key=lambda pair: -pair[1].created):
+        for name, one in sorted(found, key=lambda pair: -pair[1].epoch):
             actors = tuple(sorted(one.starts))
             if left.issuperset(actors) and name in by_id:
                 left -= set(actors)
@@ -162,6 +162,13 @@ class Nodes:
         path = self.outposts[outpost].path
         assert path is not None, "open comes first"
         return replace(plan.at(RunPaths(path, plan.paths.checkpoints)), outpost=outpost)
+
+    @property
+    def told(self) -> Iterator[str]:
+        """Where the outposts are, in words."""
+        for number, site in enumerate(self.outposts):
+            actors = f"actor{'s' * (len(site.actors) > 1)} {' '.join(map(str, site.actors))}"
+            yield f"outpost {number} on node {site.node.name}: {actors}"
 
     # ---- reservations
 

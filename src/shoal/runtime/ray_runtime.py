@@ -20,7 +20,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.files import atomic_write
-from shoal.loops.reports import LinkReport, MirrorReport, Report
+from shoal.loops.reports import LinkReport, MirrorReport
 from shoal.runtime.fleet import supervise
 from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
@@ -114,7 +114,7 @@ class _RayFleet:
         nodes.reserve(self._needs())
         if nodes.crowded:
             supervisor.note("the cluster has too few free cores for this run: roles share them")
-        for note in nodes.open(self._plan, folder.path, len(self._all)):
+        for note in (*nodes.told, *nodes.open(self._plan, folder.path, len(self._all))):
             supervisor.note(note)
         self._note_places()
 
@@ -237,20 +237,22 @@ class _RayFleet:
                 raise _cause(one.name, failure, self._folder) from failure
             one.built = one.built or one.outpost is not None
             self._supervisor.take(one.name, report)
-            self._heed(report)
+            if isinstance(report, MirrorReport):
+                self._heed(one, report)
 
-    def _heed(self, report: Report | None) -> None:
+    def _heed(self, mirrors: _RoleProcess, report: MirrorReport) -> None:
         """Acts on what the mirrors say of the outposts."""
-        if isinstance(report, MirrorReport):
-            self._supervisor.ray_calls += sum(link.calls for link in report.links.values())
-            self._note_places(report)
-            self._links = report.links
+        self._supervisor.ray_calls += sum(link.calls for link in report.links.values())
+        self._note_places(report)
+        self._links = report.links
+        if not self._ledger.stop:
+            self._submit(mirrors, mirrors.entry.next_piece(self._supervisor) or {})  # a move takes seconds
             for outpost, link in report.links.items():
-                if link.silent and not self._ledger.stop:
+                if link.silent:
                     self._judge(outpost, link.silent)
-                elif not self._ledger.stop and self._nodes.may_spread(outpost):
-                    self._supervisor.note(f"a node has room for the actors of outpost {outpost}")
-                    self._supervisor.note(self._relocate(outpost))
+                elif self._nodes.may_spread(outpost):
+                    lost = f"rows that it has not sent are lost, about {link.unsent(0.0):,}"
+                    self._supervisor.note(f"outpost {outpost}: {self._relocate(outpost)}; {lost}")
 
     def _judge(self, outpost: int, silent: float) -> None:
         """An outpost is silent, or a role of it has died: is its node lost?"""

@@ -16,6 +16,8 @@ from shoal.replay import LedgerWord
 from shoal.runtime.supervisor import Supervisor
 
 Bounds = Mapping[str, Any]
+MIRROR_SECONDS = 5.0
+"""Longest piece of the mirrors' work: with the next one they learn where a moved outpost is."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def _learning(supervisor: Supervisor) -> Bounds | None:
 
 
 def _mirroring(supervisor: Supervisor) -> Bounds:
-    return {"seconds": supervisor.report_seconds, "outposts": supervisor.outposts}
+    seconds = min(MIRROR_SECONDS, supervisor.report_seconds)
+    return {"seconds": seconds, "outposts": supervisor.outposts}
 
 
 def _serving(supervisor: Supervisor) -> Bounds:

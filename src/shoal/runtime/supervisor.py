@@ -42,6 +42,7 @@ class Supervisor:
         replay_bytes: int,
         wall_before: float = 0.0,
         curriculum: CurriculumRecord | None = None,
+        at_least: int = 0,
     ) -> None:
         """Args:
         plan: the run's plan.
@@ -51,7 +52,9 @@ class Supervisor:
         replay_bytes: size of the replay on shared memory.
         wall_before: seconds of earlier executions of this run.
         curriculum: its levels, if it has any.
+        at_least: environment steps that the run has made; mirrors may have to catch up before the ledger counts them.
         """
+        self._at_least = at_least
         self.curriculum = curriculum
         self.plan, self.settings, self.ledger = plan, plan.settings, ledger
         self.inline = plan.settings.runtime == "inline"
@@ -70,7 +73,7 @@ class Supervisor:
         self.pace, self._limiter = make_pace(plan, ledger), make_limiter(plan.settings)
         self._began = time.monotonic()
         self._first_step: float | None = None
-        self._steps_before, self._updates_before = ledger.env_steps, ledger.updates
+        self._steps_before, self._updates_before = self._steps, ledger.updates
         self._recent = RecentEpisodes()
         self._waits = Waits()
         self._learner: LearnerReport | None = None
@@ -81,10 +84,14 @@ class Supervisor:
         self._metric_updates = 0
         self._evaluation: EvaluationReport | None = None
         self._evaluations = 0
-        self._schedule = EvaluationSchedule(plan.settings, ledger.env_steps, ledger.updates)
+        self._schedule = EvaluationSchedule(plan.settings, self._steps, ledger.updates)
         self._evaluated_last = False
-        self._next_record, self._recorded = ledger.env_steps + RECORD_STEPS, self._began
-        self._rates: deque[tuple[float, int, int]] = deque([(self._began, ledger.env_steps, ledger.updates)], maxlen=8)
+        self._next_record, self._recorded = self._steps + RECORD_STEPS, self._began
+        self._rates: deque[tuple[float, int, int]] = deque([(self._began, self._steps, ledger.updates)], maxlen=8)
+
+    @property
+    def _steps(self) -> int:
+        return max(self._at_least, self.ledger.env_steps)
 
     # ---- what roles report
     # ------------------------------------------------------------------------------------------------
@@ -162,7 +169,7 @@ class Supervisor:
         """Whether it is time to evaluate the weights; if so, sets the next time. After training: once, if the final
         ones are not evaluated yet.
         """
-        steps = self.ledger.env_steps
+        steps = self._steps
         if self.ledger.updates == self._updates_before or self.ledger.halt:
             return False
         if self.ledger.stop:
@@ -201,7 +208,7 @@ class Supervisor:
             return "interrupted"
         if stop.mean_return is not None and evaluation is not None and np.mean(evaluation.returns) >= stop.mean_return:
             return "solved"
-        if stop.steps is not None and self.ledger.env_steps >= stop.steps:
+        if stop.steps is not None and self._steps >= stop.steps:
             return "finished"
         if stop.curriculum and self.curriculum is not None and self.curriculum.finished:
             return "finished"
@@ -228,16 +235,16 @@ class Supervisor:
     def tick(self) -> None:
         """Call often: updates the driver's sign of life, the start-up time and the live view."""
         self.ledger.beat()
-        if self._first_step is None and self.ledger.env_steps > self._steps_before:
+        if self._first_step is None and self._steps > self._steps_before:
             self._first_step = time.monotonic()
             self._rates.clear()
-            self._rates.append((self._first_step, self.ledger.env_steps, self.ledger.updates))
+            self._rates.append((self._first_step, self._steps, self.ledger.updates))
         self.show()
 
     def record_if_due(self) -> None:
         """Writes a line of metrics every `report_seconds`; inline, every 1,000 steps."""
         if self.inline:
-            due = self.ledger.env_steps >= self._next_record
+            due = self._steps >= self._next_record
         else:
             due = time.monotonic() - self._recorded >= self.report_seconds
         if due:
@@ -246,7 +253,7 @@ class Supervisor:
 
     def record(self) -> None:
         """Writes one line of metrics. Names outside `time/` do not depend on the clock."""
-        now, steps, updates = time.monotonic(), self.ledger.env_steps, self.ledger.updates
+        now, steps, updates = time.monotonic(), self._steps, self.ledger.updates
         values: dict[str, float] = {"rollout/episodes": self.ledger.episodes, "train/updates": updates}
         values |= self._recent.metrics
         if self.curriculum is not None:
@@ -281,7 +288,7 @@ class Supervisor:
         learner, evaluation = self._learner, self._evaluation
         self._progress.update(
             Snapshot(
-                env_steps=self.ledger.env_steps,
+                env_steps=self._steps,
                 elapsed=self.wall,
                 target_steps=self.settings.stop.steps,
                 seconds_left=self.seconds_left if self._first_step else None,
@@ -310,14 +317,14 @@ class Supervisor:
         evaluation = self._evaluation
         return Summary(
             status=status,
-            env_steps=self.ledger.env_steps,
+            env_steps=self._steps,
             episodes=self.ledger.episodes,
             updates=self.ledger.updates,
             wall_seconds=self.wall,
             train_return_mean=math.nan if (mean := self._recent.mean_return) is None else mean,
             eval_return_mean=float(np.mean(evaluation.returns)) if evaluation else math.nan,
             eval_return_std=float(np.std(evaluation.returns)) if evaluation else math.nan,
-            steps_per_second=(self.ledger.env_steps - self._steps_before) / seconds,
+            steps_per_second=(self._steps - self._steps_before) / seconds,
             updates_per_second=(self.ledger.updates - self._updates_before) / seconds,
             samples_per_insert=self._achieved(),
             staleness_mean=self._staleness.value,
@@ -338,4 +345,4 @@ class Supervisor:
     def _recent_rates(self) -> tuple[float, float]:
         then, steps, updates = self._rates[0]
         seconds = max(1e-9, (self._trained_until or time.monotonic()) - then)
-        return (self.ledger.env_steps - steps) / seconds, (self.ledger.updates - updates) / seconds
+        return (self._steps - steps) / seconds, (self.ledger.updates - updates) / seconds
