@@ -222,7 +222,7 @@ def calculated(size: Size, found: dict[str, float], row_bytes: int) -> list[Row]
 
 
 CALL_SECONDS = 0.4e-3
-"""CPU of one Ray call in the role's process, beyond the bytes: submit, wait, get."""
+"""CPU of one Ray call in the role's process, beyond the bytes: submit, wait, get. Assumed, not measured."""
 PARCEL_ROWS = 13
 PARCEL_STEPS, FETCH_SECONDS = 400, 0.25
 
