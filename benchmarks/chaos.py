@@ -109,7 +109,7 @@ class Chaos:
         return f"link cut for {seconds:.0f} s"
 
     def fill(self) -> str:
-        node = self.random.choice(self.lab.nodes)
+        node = self.random.choice([self.run.home, *self.others])
         file = node.files / "filled"
         with file.open("wb") as opened:
             try:
