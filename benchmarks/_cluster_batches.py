@@ -194,7 +194,7 @@ def _three_nodes(folder: Path) -> tuple[Any, Any, int]:
     for number, actors in enumerate(plan.outposts):
         there = replace(plan.at(RunPaths(folder / f"node{number}", folder)), outpost=number)
         there.paths.replay.mkdir()
-        prepare_outpost(there, 1, "bench", {actor: where_it_stopped(plan, actor) for actor in actors})
+        prepare_outpost(there, 1, "bench", {actor: where_it_stopped(plan, actor) for actor in actors}, 1)
         node = NodeFolder(there.paths, home.start(actors))
         for actor in actors:
             ShardWriter(there.paths.shard(actor)).append_chunk(chunks[actor])

@@ -103,12 +103,14 @@ def _write(shards: Sequence[Path], mirrors: Sequence[Path], frames: Any, go: Any
         rate, now, wrote = pace.value, time.perf_counter(), False
         if go.value == 1 and (not rate or now >= due):
             size = 1 if rate else CHUNK
-            chunk = {name: column[at : at + size] for name, column in played.items()}
-            for writer, mirror in zip(writers, seen or [None] * len(writers), strict=True):
+            for number, (writer, mirror) in enumerate(zip(writers, seen or [None] * len(writers), strict=True)):
+                begin = (at + number * PLAYED // len(writers)) % PLAYED  # else actors would write the same frames
+                begin = min(begin, PLAYED - size)
+                chunk = {name: column[begin : begin + size] for name, column in played.items()}
                 if rate or mirror is None or writer.head - mirror.head < room:
                     writer.append_chunk(chunk)
                     wrote = True
-            at = (at + size) % PLAYED if (at + size) % PLAYED <= PLAYED - CHUNK else 0
+            at = (at + size) % PLAYED
             due = max(due, now - 0.1) + len(writers) * lanes / (rate or 1e9)
         if not wrote:
             time.sleep(0.0005)

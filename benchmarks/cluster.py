@@ -4,16 +4,19 @@ Two nodes in network namespaces of this machine, joined by a switch; role, couri
 without environments fill the outpost's shards with frames of Pong. Plain TCP between the same two nodes is measured in
 turn. The nodes share this machine's cores, so speeds are lower bounds; shares and counts are not affected.
 
-Parts (`--only rows,lag`): rows, lag, batches, priorities, link, compress, calls, single.
+Parts (`--only rows,lag`): rows, lag, batches, link, priorities, compress, calls, single. The results file keeps the
+rows of parts that are not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _cluster_batches import PACE, batches_while_filled, cpu_per_mb, link_rows, priority_rows
 from _cluster_rows import Rig, cut_flow, pong_frames
 from _cluster_runs import call_rows, single_rows
-from _harness import Measured, Row, bounded, compared, report, say
+from _harness import RESULTS, Measured, Row, bounded, compared, described, report, say
 
 PACKAGES = ("numpy", "ray", "torch", "lz4", "zstandard")
 LEAST_MB = 400.0
@@ -108,18 +111,42 @@ def main() -> int:
     if {*NEEDS_LAB} & {*chosen} and (reason := unavailable()):
         print(f"bench-cluster: {reason}; --only {','.join(set(alone) - {*NEEDS_LAB})} works.", file=sys.stderr)
         return 2
-    rows: list[Row] = []
+    measured: dict[str, list[Row]] = {}
     if wanted := [part for part in on_rig if part in chosen]:
         with Rig(frames) as rig:
             for part in wanted:
                 say(part)
-                rows += on_rig[part](rig)
+                measured[part] = on_rig[part](rig)
     for part, measure in alone.items():
         if part in chosen:
             say(part)
-            rows += measure()
-    settings = {"seconds": options.seconds, "rounds": options.rounds, "quick": options.quick, "parts": chosen}
-    return 0 if report("cluster", rows, PACKAGES, settings) else 1
+            measured[part] = measure()
+    parts = {**kept_parts(), **{part: measured_now(options, rows) for part, rows in measured.items()}}
+    ordered = [part for part in (*on_rig, *alone) if part in parts]
+    rows = [Row(**row) for part in ordered for row in parts[part]["rows"]]
+    settings = {part: {key: value for key, value in parts[part].items() if key != "rows"} for part in ordered}
+    names = {part: [row["what"] for row in parts[part]["rows"]] for part in ordered}
+    held = report("cluster", rows, PACKAGES, {"parts": settings, "rows_of": names})
+    return 0 if held else 1
+
+
+def measured_now(options: argparse.Namespace, rows: list[Row]) -> dict[str, Any]:
+    """The rows of a part, and what they depend on."""
+    about = described(())
+    told = {"seconds": options.seconds, "rounds": options.rounds, "quick": options.quick}
+    return {**told, "commit": about["commit"], "time": about["time"], "rows": [asdict(row) for row in rows]}
+
+
+def kept_parts() -> dict[str, dict[str, Any]]:
+    """The parts in the results file, measured earlier."""
+    file = RESULTS / "cluster.json"
+    if not file.is_file():
+        return {}
+    found = json.loads(file.read_text())
+    rows = {row["what"]: row for row in found["rows"]}
+    about = found["settings"].get("parts", {})
+    names = found["settings"].get("rows_of", {})
+    return {part: {**about[part], "rows": [rows[what] for what in names[part]]} for part in names}
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Imitation:
         there = replace(self.plan.at(RunPaths(folder / "node", folder)), outpost=0)
         there.paths.replay.mkdir()
         starts = {actor: where_it_stopped(self.plan, actor) for actor in size.parts[0]}
-        prepare_outpost(there, 1, "scale", starts)
+        prepare_outpost(there, 1, "scale", starts, 1)
         before = handles()
         self.home = HomeFolder(self.plan)
         links = [self.home.start(actors) for actors in size.parts]

@@ -28,7 +28,7 @@ def make_folders(scenario: str, folder: Path) -> tuple[Plan, HomeFolder, NodeFol
     prepare(plan, 1, "test")
     there = replace(plan.at(RunPaths(folder / "node", folder)), outpost=0)
     there.paths.replay.mkdir()
-    prepare_outpost(there, 1, "test", {actor: where_it_stopped(plan, actor) for actor in ACTORS})
+    prepare_outpost(there, 1, "test", {actor: where_it_stopped(plan, actor) for actor in ACTORS}, 1)
     home = HomeFolder(plan)
     return there, home, NodeFolder(there.paths, home.start(ACTORS))
 
