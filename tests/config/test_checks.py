@@ -197,8 +197,3 @@ def test_learners_divide_a_batch_as_their_shards(actors: int, learners: int, sha
     assert [plan.learner_share(one, 16) for one in range(learners)] == shares
     read = [actor for one in range(learners) for actor in plan.learner_actors(one)]
     assert sorted(read) == [*range(actors)]
-
-
-def test_an_address_needs_processes() -> None:
-    with pytest.raises(ConfigError, match=r"address = 'auto' needs runtime = ray: .*address=null"):
-        settings_for("CartPole-v1", "ppo", ["address=auto", "runtime=inline"])

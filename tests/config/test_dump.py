@@ -19,7 +19,6 @@ CHANGES = [
     "learning_rate=1e-7",
     "replay.path=somewhere/else",
     "replay.selectors=[{type: newest, ratio: 0.5}, {type: uniform, ratio: 0.5, capacity: 9}]",
-    "runtime=ray",
     "address='ray://host:1'",
     "steps=123456789",
     "seconds=1e9",

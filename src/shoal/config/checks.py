@@ -53,8 +53,6 @@ def settings_fit_together(settings: RunSettings) -> list[ConfigError]:
             f"share.registry cannot be used with {settings.algo} and these replay.selectors: runs share transitions "
             "that a single selector draws."
         )
-    if settings.address is not None and settings.runtime == "inline":
-        found.append(f"address = {settings.address!r} needs runtime = ray: inline has one process. Set address=null.")
     least = settings.learner.batch.min
     if least is not None and least > batch_size:
         found.append(f"learner.batch.min = {least} is more than the largest batch, {batch_size}.")

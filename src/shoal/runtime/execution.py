@@ -97,7 +97,8 @@ def execute(
             roles = count_roles(roster)
             needed = needed_bytes(plan, roles)
             found = replay is not None
-            replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path, mark))
+            known = mark if nodes and nodes.starts else None  # the outposts that were found have it, too
+            replay = replay or held.enter_context(new_replay(folder, needed, settings.replay.path, known))
             replay.sign()
             folder.checkpoints.mkdir(exist_ok=True)
             plan = plan.at(RunPaths(replay.path, folder.checkpoints))
@@ -229,6 +230,8 @@ def _announce(plan: Plan, roster: Sequence[RosterEntry], needed: int) -> Iterato
     yield f"{settings.algo} on {plan.spec.env_id}, {environments}: {list_roles(roster)} ({settings.runtime})"
     steps = f"{settings.replay.capacity:,} steps of {plan.schema.bytes_per_step:,} bytes"
     yield f"replay: {steps}; {gib(needed)} with weights and counts, in {plan.paths.replay}"
+    if settings.address and settings.runtime == "inline":
+        yield f"address = {settings.address!r} is not used: inline has one process; --runtime ray joins the cluster"
     if settings.learner.compile and plan.learner_device.type == "cpu":
         yield "learner.compile: the first update of each kind is compiled; learning pauses for 10 to 40 s"
     others = [other for other in replay_folders() if other != plan.paths.replay and not in_use(other)]
