@@ -81,7 +81,7 @@ def with_all_cores(asked: Mapping[str, Any]) -> Mapping[str, Any]:
     learners, address = asked.get("learners"), asked.get("address")
     beside, served = (learners if isinstance(learners, int) else 1) + 1, _set(asked, "actor", "inference") == "served"
     if isinstance(address, str):
-        from shoal.runtime.ray_nodes import count_free_cores  # here: loads Ray
+        from shoal.runtime.ray_tasks import count_free_cores  # here: loads Ray
 
         cores, nodes = count_free_cores(address)
         where, beside = f"{nodes} nodes with {cores} free cores", beside + served * nodes
@@ -90,7 +90,7 @@ def with_all_cores(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         where = f"this machine with {cores} cores"
     actors = max(1, cores - beside)
     reasons = [*asked.get("reasons", ()), f"actors = {actors}: all of {where}, less {beside} for the other roles."]
-    return {"actors": actors, "reasons": reasons}
+    return {"actors": actors, "reasons": reasons, "actors_join": asked.get("actors_join", isinstance(address, str))}
 
 
 def _set(asked: Mapping[str, Any], section: str, name: str) -> Any:

@@ -54,6 +54,12 @@ class Plan:
         """This plan, with the run's folders."""
         return replace(self, placed=paths)
 
+    def with_actors(self, actors: int) -> Plan:
+        """This plan with so many actors, each with a shard as large as before: `replay.capacity` changes with them."""
+        capacity = self.rows_per_shard * self.settings.env.lanes * actors
+        replay = self.settings.replay.model_copy(update={"capacity": capacity})
+        return replace(self, settings=self.settings.model_copy(update={"actors": actors, "replay": replay}))
+
     def in_turns(self) -> Plan:
         """This plan, for roles that take turns: a prefetching thread would make the order of draws a race."""
         learner = self.settings.learner.model_copy(update={"prefetch": 0})

@@ -178,6 +178,23 @@ def prepare(
     return notes
 
 
+def prepare_more(plan: Plan, run: str, first: int) -> None:
+    """Makes the shards of the actors from `first` on, which are new in this run; all of them, or none.
+
+    Raises:
+        NoSpace: there is too little memory.
+    """
+    new = plan.shards[first:]
+    try:
+        for path in new:
+            shutil.rmtree(path, ignore_errors=True)  # left by a driver that was killed here
+            create_shard(path, _shard_info(plan, run))
+    except NoSpace:
+        for path in new:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
 def _shard_info(plan: Plan, run: str) -> ShardInfo:
     lanes, algo = plan.settings.env.lanes, plan.settings.algo
     return ShardInfo(plan.schema, plan.rows_per_shard, lanes, run, plan.spec.env_id, algo, time.time())

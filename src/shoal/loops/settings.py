@@ -138,6 +138,9 @@ class RunSettings(_Section):
     actors: int = Field(
         2, ge=1, le=4096, description="Actor processes; auto: one for every free core, of the cluster if there is one."
     )
+    actors_join: bool = Field(
+        False, description="Nodes that join the cluster later get actors, too; actors: auto turns it on."
+    )
     actor: ActorSettings = ActorSettings()
     learners: int = Field(
         1, ge=1, le=64, description="Learner processes. They divide each batch; what is learned does not depend on it."

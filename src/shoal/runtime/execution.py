@@ -26,6 +26,7 @@ from shoal.replay.ledger import RUN
 from shoal.replay.storage import folder_bytes, gib, replay_folders
 from shoal.runtime.curriculum import CURRICULUM_FILE, CurriculumRecord
 from shoal.runtime.file_handles import require_file_handles
+from shoal.runtime.growth import grow, grown
 from shoal.runtime.inline import run_inline
 from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress
@@ -66,18 +67,24 @@ def execute(
         ShoalError: the run failed; the summary says so too.
     """
     shown = progress or Progress(folder.path.name, console=console, quiet=quiet)
-    with (
-        _in_words(folder),
-        folder.lock(),
-        contextlib.ExitStack() as held,
-        signals or StopSignals() as signals,
-        shown as progress,
-    ):
+    with _in_words(folder), folder.lock(), signals or StopSignals() as signals, shown as progress:
         if not resume:  # first, so that the folder can be opened whatever happens next
             folder.write_run_json(seed=plan.settings.seed, command=sys.argv, config_end=CONFIG_END)
+        going_on: Plan | None = plan
+        while going_on is not None:
+            summary, going_on = _execute_once(going_on, folder, resume, wandb, progress, signals)
+            resume = True
+    return summary
+
+
+def _execute_once(
+    begun: Plan, folder: RunFolder, resume: bool, wandb: WandbSettings | None, progress: Progress, signals: StopSignals
+) -> tuple[Summary, Plan | None]:
+    """Until the run ends, or has to go on with more actors: then, with which plan."""
+    with contextlib.ExitStack() as held:
         found_damaged = repair(folder) if resume else []
-        plan, lost = _without_lost_registry(plan) if resume else (plan, [])
-        settings = plan.settings
+        begun, lost = _without_lost_registry(grown(begun, folder)) if resume else (begun, [])
+        plan, settings = begun, begun.settings
         with failure_written(folder):
             mark = read_object(folder.replay_json).get("mark") if resume else None
             nodes = None
@@ -138,7 +145,8 @@ def execute(
             replay.free()
             if nodes:
                 nodes.free()
-    return summary
+        goes_on = supervisor.actors_next is not None and not signals.asked
+        return summary, grow(begun, supervisor, folder) if goes_on else None
 
 
 @contextlib.contextmanager

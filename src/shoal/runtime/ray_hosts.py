@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 import ray
+from ray.exceptions import RayTaskError
 
+from shoal.errors import ShoalError
+from shoal.files import atomic_write
 from shoal.loops.plan import Plan
 from shoal.loops.reports import Report
 from shoal.loops.role import Role
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.settings import RunSettings
 from shoal.replay.counters import Counters
+from shoal.runtime.run_folder import RunFolder
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def pid_words(paths: RunPaths) -> memoryview:
@@ -68,3 +75,14 @@ class Host:
         if ended := self._role.stopping:
             self._role.end()
         return report, ended
+
+
+def role_error(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
+    """The role's own error, as it was raised; the traceback goes to a file."""
+    cause = failure.cause
+    if isinstance(cause, ShoalError):
+        return type(cause)(f"{name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
+    file = folder.path / "error.txt"
+    atomic_write(file, f"{_COLOURS.sub('', str(failure))}\n".encode(errors="replace"))
+    reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}"
+    return ShoalError(f"{name} failed: {reason} (the traceback is in {file})")

@@ -56,6 +56,11 @@ class Site:
     moves: int = 0
     """How often it lost its node."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the roles of this outpost share cores."""
+        return any(need["CPU"] != 1 for need in self.needs)
+
 
 class RoleProcess(Protocol):
     """What is shown of a role."""
@@ -295,9 +300,10 @@ class Nodes:
     def may_spread(self, outpost: int) -> bool:
         """Whether an outpost whose roles share cores would fit on another node: one has joined, or has become free."""
         site = self.outposts[outpost]
-        if all(need["CPU"] == 1 for need in site.needs):
-            return False
-        return any(node.cpus >= len(site.needs) for node in alive_nodes(self.home.node.id) if node.id != site.node.id)
+        return site.is_crowded and any(node.cpus >= len(site.needs) for node in self._others(site))
+
+    def _others(self, site: Site) -> list[Node]:
+        return [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
 
     def move(self, outpost: int) -> str:
         """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
@@ -307,8 +313,7 @@ class Nodes:
                 remove_placement_group(site.group)
         if site.path is not None:  # its node may be alive: nothing there is of use any more
             task_on(site.node.id, free_outposts).remote(self._mark, self._run, self._requested, site.path)
-        nodes = [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
-        site.node, site.path, site.found = choose_refuge(nodes, len(site.needs)), None, None
+        site.node, site.path, site.found = choose_refuge(self._others(site), len(site.needs)), None, None
         site.moves += 1
         share = share_of_core(site.node.cpus, len(site.needs))
         site.needs = [{"CPU": share} for _ in site.needs]
@@ -322,13 +327,6 @@ def join_nodes(plan: Plan, run: Path, mark: str | None, note: Callable[[str], No
     """Joins the cluster at the run's address, and decides where its actors are."""
     with cluster(plan.settings.address, 0, note) as found:
         yield Nodes(found, plan, run, mark)
-
-
-def count_free_cores(address: str) -> tuple[int, int]:
-    """The free cores of a cluster, and its nodes."""
-    with cluster(address, 0, lambda text: None) as found:
-        nodes = alive_nodes(found.node["NodeID"])
-        return sum(int(node.cpus) for node in nodes), len(nodes)
 
 
 def _reserve(node: Node, needs: Sequence[Mapping[str, float]]) -> PlacementGroup | None:

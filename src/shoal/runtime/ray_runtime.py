@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +18,12 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from shoal.errors import PlacementError, ShoalError
-from shoal.files import atomic_write
 from shoal.loops.reports import LinkReport, MirrorReport
 from shoal.runtime.fleet import supervise
 from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
-from shoal.runtime.ray_hosts import Host, pid_words, without_settings
+from shoal.runtime.ray_hosts import Host, pid_words, role_error, without_settings
+from shoal.runtime.ray_newcomers import Newcomers
 from shoal.runtime.ray_nodes import Nodes
 from shoal.runtime.roster import Bounds, RosterEntry, count_roles
 from shoal.runtime.run_folder import RunFolder, Status
@@ -37,7 +36,6 @@ SILENCE_SECONDS = 120.0
 UNSEEN_SECONDS = 10.0
 """A process that Ray cannot reach for so long is started again: a link may be mended before."""
 MOVE_ATTEMPTS = 3
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
@@ -117,10 +115,16 @@ class _RayFleet:
         for note in (*nodes.told, *nodes.open(self._plan, folder.path, len(self._all))):
             supervisor.note(note)
         self._note_places()
+        self._newcomers: Newcomers | None = None
+        if supervisor.settings.actors_join and supervisor.settings.address:
+            self._newcomers = Newcomers(nodes, self._plan, folder.path, len(self._all), supervisor.note)
 
     def work(self, *, trains: bool) -> None:
         if trains:
             self._collect()
+            if self._newcomers is not None and (actors := self._newcomers.look()):
+                self._supervisor.actors_next = actors
+                self._supervisor.interrupt()
         self._assign(trains)
 
     def end_training(self) -> None:
@@ -234,7 +238,7 @@ class _RayFleet:
                 continue
             except RayTaskError as failure:
                 one.host = None
-                raise _cause(one.name, failure, self._folder) from failure
+                raise role_error(one.name, failure, self._folder) from failure
             one.built = one.built or one.outpost is not None
             self._supervisor.take(one.name, report)
             if isinstance(report, MirrorReport):
@@ -337,14 +341,3 @@ class _RayFleet:
                 break
             self._collect()
             self._supervisor.tick()
-
-
-def _cause(name: str, failure: RayTaskError, folder: RunFolder) -> ShoalError:
-    """The role's own error, as it was raised; the traceback goes to a file."""
-    cause = failure.cause
-    if isinstance(cause, ShoalError):
-        return type(cause)(f"{name}: {cause}") if type(cause).__init__ is Exception.__init__ else cause
-    file = folder.path / "error.txt"
-    atomic_write(file, f"{_COLOURS.sub('', str(failure))}\n".encode(errors="replace"))
-    reason = f"{type(cause).__name__}: {_COLOURS.sub('', str(cause))}"
-    return ShoalError(f"{name} failed: {reason} (the traceback is in {file})")

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.errors import PlacementError, ShoalError
 from shoal.runtime.placement import Node
-from shoal.runtime.ray_cluster import listens
+from shoal.runtime.ray_cluster import cluster, listens
 
 TASK_SECONDS = 60.0
 """For a task on another node, whose process may have to import torch first."""
@@ -27,6 +27,13 @@ def alive_nodes(here: str) -> list[Node]:
     free = available_resources_per_node()
     alive = [node for node in ray.nodes() if node["Alive"] and (node["NodeID"] == here or listens(raylet_of(node)))]
     return [as_node(node, free.get(node["NodeID"], {}), here=node["NodeID"] == here) for node in alive]
+
+
+def count_free_cores(address: str) -> tuple[int, int]:
+    """The free cores of a cluster, and its nodes."""
+    with cluster(address, 0, lambda text: None) as found:
+        nodes = alive_nodes(found.node["NodeID"])
+        return sum(int(node.cpus) for node in nodes), len(nodes)
 
 
 def raylet_of(node: Mapping[str, Any]) -> tuple[str, int]:

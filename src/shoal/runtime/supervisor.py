@@ -69,6 +69,8 @@ class Supervisor:
         self.restarts = 0
         self.ray_calls = 0
         self.interrupted = False
+        self.actors_next: int | None = None
+        """With how many actors the run goes on, if it stops for that."""
         self._log, self._progress, self._replay_bytes, self._wall_before = log, progress, replay_bytes, wall_before
         self.pace, self._limiter = make_pace(plan, ledger), make_limiter(plan.settings)
         self._began = time.monotonic()

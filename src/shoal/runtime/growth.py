@@ -1,0 +1,47 @@
+"""A run that gets more actors on its way, because nodes have joined its cluster.
+
+It stops as after Ctrl-C, gets a shard for each new actor, and goes on as `shoal resume` would. `actors.json` in its
+folder says how many it has since then, so that a resumed run has them, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shoal.errors import NoSpace
+from shoal.files import read_object
+from shoal.loops.plan import Plan
+from shoal.loops.preparation import prepare_more
+from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.supervisor import Supervisor
+
+ACTORS_FILE = "actors.json"
+MOST_ACTORS = 4096
+
+
+def grown(plan: Plan, folder: RunFolder) -> Plan:
+    """The plan with as many actors as its run has by now."""
+    actors = read_object(folder.path / ACTORS_FILE).get("actors")
+    if isinstance(actors, int) and plan.settings.actors < actors <= MOST_ACTORS:
+        return plan.with_actors(actors)
+    return plan
+
+
+def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder) -> Plan:
+    """The plan for a run that has stopped to go on with more actors, whose shards are made here.
+
+    Args:
+        plan: of the execution that has ended.
+        supervisor: that ended it.
+        folder: the run's.
+    """
+    assert supervisor.actors_next is not None
+    more = plan.with_actors(supervisor.actors_next)
+    try:
+        prepare_more(more.at(supervisor.plan.paths), folder.path.name, plan.settings.actors)
+        folder.write_json(ACTORS_FILE, {"actors": more.settings.actors})
+    except NoSpace as error:
+        supervisor.note(f"there is no room for more actors: {error}")
+        more = replace(plan, settings=plan.settings.model_copy(update={"actors_join": False}))
+    stop = more.settings.stop.model_copy(update={"seconds": supervisor.seconds_left})  # of all, not of each execution
+    return replace(more, settings=more.settings.model_copy(update={"stop": stop}))

@@ -1,0 +1,38 @@
+"""Nodes that join a running cluster get actors, if the run asked for all cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.lab import LabTraining, light_cluster
+
+pytestmark = pytest.mark.faults
+QUIET = ("evaluation.every_steps=1000000", "replay.capacity=40000", "report_seconds=2")
+
+
+def test_a_node_that_joins_gets_actors_and_a_resumed_run_keeps_them(tmp_path: Path) -> None:
+    with light_cluster(cpus=[3, 1]) as lab:
+        endless = ("--stop-return", "1000000", "--steps", "100000000")
+        command = ("train", "cartpole_apex_dqn", "--address", "auto", "--actors", "auto", *endless, *QUIET)
+        run = LabTraining(lab, lab.nodes[0], tmp_path, *command)
+        run.wait_for_start()
+        assert len(run.shards()) == 1 and "actors = 2" in run.text
+        collected, newcomer = run.steps(), lab.add_node(cpus=2)
+        run.wait_for(lambda: "goes on with 4 actors" in run.text, "a note on the newcomer", 90)
+        run.wait_for(lambda: len(run.roles_on(newcomer)) == 2, "actors on the newcomer")
+        run.wait_for(lambda: run.steps() > collected and min(run._mirrored()) > 200, "steps of the newcomer", 90)
+        assert len(run.shards()) == 3 and "is gone" not in run.text
+        assert run.read("summary.json")["updates"] > 0, "the learner has stopped for it"
+        run.press_ctrl_c()
+        assert run.end() == 0, run.output
+        assert run.left_running() == []
+        ended = run.read("summary.json")
+        assert ended["status"] == "interrupted" and ended["restarts"] == 0
+        assert ended["env_steps"] == run.steps() > collected
+
+        again = LabTraining(lab, lab.nodes[0], tmp_path, "resume", "runs/latest", "--seconds", "5")
+        assert again.end(120) == 0, again.output
+        assert f"resuming with {ended['env_steps']:,} collected steps in the replay" in again.text
+        assert "4 actors" in again.text
+        assert again.read("summary.json")["status"] == "finished"
