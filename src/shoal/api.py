@@ -50,7 +50,7 @@ def train(
     env_or_scenario: str | Path,
     *,
     algo: str | None = None,
-    actors: int | None = None,
+    actors: int | Literal["auto"] | None = None,
     steps: int | None = None,
     seconds: float | None = None,
     stop_return: float | None = None,
@@ -68,7 +68,7 @@ def train(
     Args:
         env_or_scenario: a Gymnasium id (`"CartPole-v1"`, `"my_package:MyEnv-v0"`), or a scenario's path or name.
         algo: the algorithm, your own as `"module:NAME"`; one that suits the environment unless the scenario names one.
-        actors: actor processes.
+        actors: actor processes; auto: one for every free core.
         steps, seconds, stop_return: when to end: whichever comes first. With none of them, and none in a scenario, at
             the return where the environment counts as solved, and after a million steps at the latest.
         seed: of everything random.

@@ -8,21 +8,29 @@ import pytest
 from tests.lab import LabTraining, light_cluster
 
 pytestmark = pytest.mark.faults
-QUIET = ("evaluation.every_steps=1000000", "replay.capacity=40000", "report_seconds=2")
+ROOT = Path(__file__).parents[2]
+QUIET = ("replay.min_size=500", "evaluation.every_steps=1000000", "replay.capacity=40000", "report_seconds=2")
 
 
-def test_a_node_that_joins_gets_actors_and_a_resumed_run_keeps_them(tmp_path: Path) -> None:
+def test_a_node_that_joins_gets_actors_and_a_resumed_run_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with light_cluster(cpus=[3, 1]) as lab:
         endless = ("--stop-return", "1000000", "--steps", "100000000")
-        command = ("train", "cartpole_apex_dqn", "--address", "auto", "--actors", "auto", *endless, *QUIET)
-        run = LabTraining(lab, lab.nodes[0], tmp_path, *command)
+        command = ("train", "tests.fakes:Corridor", "--algo", "apex-dqn", "--address", "auto", "--actors", "auto")
+        run = LabTraining(lab, lab.nodes[0], tmp_path, *command, *endless, *QUIET)
         run.wait_for_start()
         assert len(run.shards()) == 1 and "actors = 2" in run.text
+        pythonpath = lab.env.pop("PYTHONPATH")
+        stranger = lab.add_node(cpus=1)
+        lab.env["PYTHONPATH"] = pythonpath
+        run.wait_for(lambda: "gets none: " in run.text, "a refusal of a node without the environment's module", 90)
         collected, newcomer = run.steps(), lab.add_node(cpus=2)
         run.wait_for(lambda: "goes on with 4 actors" in run.text, "a note on the newcomer", 90)
         run.wait_for(lambda: len(run.roles_on(newcomer)) == 2, "actors on the newcomer")
         run.wait_for(lambda: run.steps() > collected and min(run._mirrored()) > 200, "steps of the newcomer", 90)
-        assert len(run.shards()) == 3 and "is gone" not in run.text
+        assert len(run.shards()) == 3 and "is gone" not in run.text and not run.roles_on(stranger)
         assert run.read("summary.json")["updates"] > 0, "the learner has stopped for it"
         run.press_ctrl_c()
         assert run.end() == 0, run.output
@@ -31,6 +39,7 @@ def test_a_node_that_joins_gets_actors_and_a_resumed_run_keeps_them(tmp_path: Pa
         assert ended["status"] == "interrupted" and ended["restarts"] == 0
         assert ended["env_steps"] == run.steps() > collected
 
+        stranger.kill()
         again = LabTraining(lab, lab.nodes[0], tmp_path, "resume", "runs/latest", "--seconds", "5")
         assert again.end(120) == 0, again.output
         assert f"resuming with {ended['env_steps']:,} collected steps in the replay" in again.text

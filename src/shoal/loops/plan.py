@@ -49,6 +49,8 @@ class Plan:
     """The actors of each outpost, which are on other nodes than the learner; see `courier`."""
     outpost: int | None = None
     """Where the role is that has this plan; None: at home, beside the learner."""
+    avoided: frozenset[str] = frozenset()
+    """Nodes of the cluster, by Ray's ids, that cannot take actors."""
 
     def at(self, paths: RunPaths) -> Plan:
         """This plan, with the run's folders."""

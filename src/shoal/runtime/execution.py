@@ -146,7 +146,7 @@ def _execute_once(
             if nodes:
                 nodes.free()
         goes_on = supervisor.actors_next is not None and not signals.asked
-        return summary, grow(begun, supervisor, folder) if goes_on else None
+        return summary, grow(begun, supervisor, folder, nodes.avoided) if nodes and goes_on else None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ folder says how many it has since then, so that a resumed run has them, too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from shoal.errors import NoSpace
@@ -27,13 +28,14 @@ def grown(plan: Plan, folder: RunFolder) -> Plan:
     return plan
 
 
-def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder) -> Plan:
+def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder, avoided: Collection[str]) -> Plan:
     """The plan for a run that has stopped to go on with more actors, whose shards are made here.
 
     Args:
         plan: of the execution that has ended.
         supervisor: that ended it.
         folder: the run's.
+        avoided: nodes that cannot take actors.
     """
     assert supervisor.actors_next is not None
     more = plan.with_actors(supervisor.actors_next)
@@ -44,4 +46,4 @@ def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder) -> Plan:
         supervisor.note(f"there is no room for more actors: {error}")
         more = replace(plan, settings=plan.settings.model_copy(update={"actors_join": False}))
     stop = more.settings.stop.model_copy(update={"seconds": supervisor.seconds_left})  # of all, not of each execution
-    return replace(more, settings=more.settings.model_copy(update={"stop": stop}))
+    return replace(more, settings=more.settings.model_copy(update={"stop": stop}), avoided=frozenset(avoided))

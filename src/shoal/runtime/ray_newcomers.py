@@ -44,7 +44,6 @@ class Newcomers:
         self._began = self._looked = self._newest = time.monotonic()
         self._asked: dict[str, Any] = {}
         """What nodes were asked: whether they can take actors."""
-        self._refused: set[str] = set()
         self._served = int(plan.settings.actor.inference == "served")
 
     def look(self) -> int:
@@ -54,7 +53,7 @@ class Newcomers:
         if crowded or now - self._looked < LOOK_SECONDS:
             return 0
         self._looked = now
-        found = [node for node in self._unused() if node.id not in self._refused and self._room(node) > 0]
+        found = [node for node in self._unused() if self._room(node) > 0]
         for node in found:
             if node.id not in self._asked:
                 self._asked[node.id], self._newest = self._ask(node), now
@@ -69,8 +68,9 @@ class Newcomers:
         return actors
 
     def _unused(self) -> list[Node]:
-        used = {site.node.id for site in (self._nodes.home, *self._nodes.outposts)}
-        return [node for node in alive_nodes(self._nodes.home.node.id) if node.id not in used]
+        nodes = self._nodes
+        known = nodes.avoided.union(site.node.id for site in (nodes.home, *nodes.outposts))
+        return [node for node in alive_nodes(nodes.home.node.id) if node.id not in known]
 
     def _room(self, node: Node) -> int:
         return int(node.cpus) - self._served
@@ -92,11 +92,11 @@ class Newcomers:
         except RayTaskError as error:
             self._refuse([node], str(error.cause))
         except RayError:  # it is gone again; if it comes back, it has another name
-            self._refused.add(node.id)
+            self._nodes.avoided.add(node.id)
         return False
 
     def _refuse(self, nodes: list[Node], why: str) -> None:
-        self._refused |= {node.id for node in nodes}
+        self._nodes.avoided |= {node.id for node in nodes}
         self._note(f"{', '.join(node.name for node in nodes)} could take actors, and gets none: {why}")
 
     def _fits_at_home(self, actors: int, able: list[Node]) -> bool:

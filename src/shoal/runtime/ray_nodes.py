@@ -84,6 +84,8 @@ class Nodes:
         self.outposts: list[Site] = []
         self.crowded = False
         """Whether roles share cores: a resumed run found too few."""
+        self.avoided = set(plan.avoided)
+        """Nodes that cannot take actors."""
         self._mark, self._run, self._requested = mark or "", run or Path(), plan.settings.replay.path
         if plan.settings.address:
             self._spread(plan)
@@ -96,7 +98,7 @@ class Nodes:
         stay too few, roles share them.
         """
         deadline = time.monotonic() + PLACEMENT_SECONDS
-        nodes = alive_nodes(self.cluster.node["NodeID"])
+        nodes = self._usable
         if len(nodes) == 1 and not self._mark:
             return
         asked = ask_nodes(nodes, find_outposts, self._mark, self._run, self._requested) if self._mark else []
@@ -111,7 +113,7 @@ class Nodes:
             time.sleep(LOOK_SECONDS)
 
     def _place(self, plan: Plan, found: Sequence[tuple[str, FoundOutpost]]) -> None:
-        nodes, left = alive_nodes(self.cluster.node["NodeID"]), set(range(plan.settings.actors))
+        nodes, left = self._usable, set(range(plan.settings.actors))
         by_id = {node.id: node for node in nodes}
         self.home.node, self.outposts = by_id[self.cluster.node["NodeID"]], []
         room = {node.id: node.cpus for node in nodes}
@@ -134,6 +136,10 @@ class Nodes:
             if not node.here:
                 actors = tuple(actor for actor, place in zip(sorted(left), placed, strict=True) if place == node)
                 self.outposts.append(Site(node, actors))
+
+    @property
+    def _usable(self) -> list[Node]:
+        return [node for node in alive_nodes(self.cluster.node["NodeID"]) if node.id not in self.avoided]
 
     def _is_copy_of(self, run: Path) -> bool:
         """Whether this run is a copy of the one that signed an outpost, and not that one, moved."""
@@ -303,7 +309,7 @@ class Nodes:
         return site.is_crowded and any(node.cpus >= len(site.needs) for node in self._others(site))
 
     def _others(self, site: Site) -> list[Node]:
-        return [node for node in alive_nodes(self.home.node.id) if node.id != site.node.id]
+        return [node for node in self._usable if node.id != site.node.id]
 
     def move(self, outpost: int) -> str:
         """Chooses another node for an outpost; returns what it means. Its folder must be made again: see `open`."""
