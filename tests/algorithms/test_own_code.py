@@ -291,8 +291,10 @@ def test_axes_of_which_nothing_is_known_are_not_watched() -> None:
 )
 def test_networks_that_are_refused(algo: str, name: str, said: str) -> None:
     make = reach if algo == "td3" else corridor
-    settings = make(algo=algo, algorithm={"network": name}) if algo != "impala" else settings_for(
-        "tests.fakes:TestCorridor-v0", "impala", {"network": name}
+    settings = (
+        make(algo=algo, algorithm={"network": name})
+        if algo != "impala"
+        else settings_for("tests.fakes:TestCorridor-v0", "impala", {"network": name})
     )
     with pytest.raises(ConfigError, match=said) as refused:
         check_environment(settings)

@@ -216,4 +216,4 @@ def test_refused(settings: dict[str, Any], said: str) -> None:
 def test_other_experience_is_refused() -> None:
     assert impala.ALGORITHM.synchronous and ppo.ALGORITHM.synchronous
     with pytest.raises(Exception, match=r"not from fifo, uniform: use replay=\[\{type: rollout\}\], or impala"):
-        ppo.check_replay(ppo.Config(), ("fifo", "uniform"))
+        ppo.ALGORITHM.check_replay(ppo.Config(), ("fifo", "uniform"))

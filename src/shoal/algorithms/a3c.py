@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -36,7 +37,6 @@ from shoal.algorithms.interface import Learner, LearnerContext, LearningRate, Pu
 from shoal.algorithms.learner import Loss
 from shoal.algorithms.moments import Statistics
 from shoal.algorithms.pushes import PushLearner
-from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import ActionDistribution, discounts, explained_variance, gae, masked_mean, policy_gradient_loss
 from shoal.types import EnvSpec
@@ -69,15 +69,6 @@ class Config(ActorCriticConfig):
     def rules(self, actors: int) -> PushRules:
         """How gradients are exchanged by so many actors."""
         return PushRules(actors if self.k == "actors" else self.k, self.on_full, self.max_staleness)
-
-
-def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
-    """Refuses everything except rollouts."""
-    if selectors != ("rollout",):
-        raise ConfigError(
-            f"a3c's actors learn from what they just did, not from {', '.join(selectors)}: use replay=[{{type: "
-            "rollout}], or impala or impact, which learn from older experience."
-        )
 
 
 def a3c_loss(network: ActorCritic, batch: SequenceBatch, config: Config, distribution: ActionDistribution) -> Loss:
@@ -132,7 +123,7 @@ _ALIKE = common.sequence_algorithm(
     queue={"type": "rollout", "ratio": 1.0},
     suited=suited_settings,
     batch={"batch_size": "lanes", "prefetch": 0},
-    check_replay=check_replay,
+    check_replay=partial(common.check_rollouts, why="a3c's actors learn from what they just did"),
 )
 ALGORITHM = replace(
     _ALIKE,

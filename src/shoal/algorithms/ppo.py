@@ -24,6 +24,7 @@ Deviations from the paper:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -36,7 +37,6 @@ from shoal.algorithms.batches import Minibatch, SequenceBatch
 from shoal.algorithms.exchanged import gather
 from shoal.algorithms.interface import Exchange, Learner, LearnerContext, LearningRate
 from shoal.algorithms.learner import Division, Loss
-from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
 from shoal.ops import (
     ActionDistribution,
@@ -84,15 +84,6 @@ class Config(ActorCriticConfig):
         """The clip, by the number of updates."""
         end = self.surrogate_clip if self.surrogate_clip_end is None else self.surrogate_clip_end
         return polynomial_schedule(self.surrogate_clip, end, self.schedule_updates, 1.0)
-
-
-def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
-    """Refuses everything except rollouts."""
-    if selectors != ("rollout",):
-        raise ConfigError(
-            f"ppo learns from what its newest policy did, not from {', '.join(selectors)}: use replay=[{{type: "
-            "rollout}], or impala or impact, which learn from older experience."
-        )
 
 
 def ppo_loss(network: ActorCritic, batch: Minibatch, config: Config, distribution: ActionDistribution) -> Loss:
@@ -278,5 +269,5 @@ ALGORITHM = common.sequence_algorithm(
     queue={"type": "rollout", "ratio": 1.0},
     suited=suited_settings,
     batch={"batch_size": "lanes", "prefetch": 0},
-    check_replay=check_replay,
+    check_replay=partial(common.check_rollouts, why="ppo learns from what its newest policy did"),
 )
