@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_any_batch_can_be_set(batch: int) -> None:
     draws = [one.ratio * batch for one in selectors]
     assert draws[0] >= 1 and sum(draws) == pytest.approx(batch)
     assert draws == pytest.approx([round(one) for one in draws])
+
+
+def test_the_step_size_falls_until_the_last_step_if_that_is_known() -> None:
+    def found(*words: str) -> tuple[float, int]:
+        own: Any = settings_for("CartPole-v1", "apex-dqn", words).algorithm
+        return own.learning_rate_end, own.schedule_updates
+
+    assert found() == (0.0, 0)
+    assert found("stop.steps=100_000") == (2.5e-5, 25_000)
+    assert found("stop.steps=100_000", "batch_size=64", "samples_per_insert=8") == (2.5e-5, 12_500)
+    assert found("stop.steps=100_000", "learning_rate=1e-5") == (0.0, 0)
+    assert found("stop.steps=100_000", "schedule_updates=0") == (0.0, 0)
+    assert found("stop.steps=100_000", "learning_rate_end=1e-4", "schedule_updates=7") == (1e-4, 7)
+    assert found("stop.steps=100_000", "samples_per_insert=null") == (0.0, 0)
 
 
 def test_a_replay_of_large_images_is_smaller() -> None:

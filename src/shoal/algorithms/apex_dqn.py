@@ -127,6 +127,7 @@ def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
         }
     algorithm = {
         "learning_rate": 5e-4,
+        "learning_rate_end": 2.5e-5,  # at the last step: otherwise the greedy policy never stays as good as it was
         "adam_epsilon": 1e-5,
         "gradient_clip": 10.0,
         "target_period": 250,

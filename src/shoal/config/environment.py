@@ -22,6 +22,7 @@ MOST_ACTORS = 14
 IMAGE_BYTES = 2 << 30
 """What a replay of images takes at most, unless its capacity is set."""
 FEWEST_ROWS = 20_000
+_STEP_SIZES = ("learning_rate", "learning_rate_end", "schedule_updates")
 
 
 Look = Callable[[Any], EnvSpec | None]
@@ -61,6 +62,8 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, asked: Mapping[str, Any], *, 
     batch = _set(asked, "learner", "batch_size")
     if isinstance(batch, int) and batch > 0 and len(parts := suited.get("replay", {}).get("selectors", ())) == 2:
         suited["replay"] = {**suited["replay"], "selectors": _divided(parts, batch)}
+    if "learning_rate_end" in (own := suited.get("algorithm", {})) and "schedule_updates" not in own:
+        suited["algorithm"] = _until_the_end(suited, asked)
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
     actors = actors_for_images(usable_cores())
@@ -96,6 +99,22 @@ def with_all_cores(asked: Mapping[str, Any]) -> Mapping[str, Any]:
 def _set(asked: Mapping[str, Any], section: str, name: str) -> Any:
     given = asked.get(section)
     return given.get(name) if isinstance(given, Mapping) else None
+
+
+def _until_the_end(suited: Mapping[str, Any], asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The algorithm's settings, with a step size that falls until the run's last step if that is known."""
+
+    def chosen(section: str, name: str) -> Any:
+        given = asked.get(section)
+        return given[name] if isinstance(given, Mapping) and name in given else suited[section].get(name)
+
+    own, steps = suited["algorithm"], _set(asked, "stop", "steps")
+    ratio, batch = chosen("replay", "samples_per_insert"), chosen("learner", "batch_size")
+    fixed = any(_set(asked, "algorithm", name) is not None for name in _STEP_SIZES)
+    known = all(isinstance(one, int | float) and one > 0 for one in (steps, ratio, batch))
+    if fixed or not known or (updates := int(steps * ratio / batch)) < 1:
+        return {name: value for name, value in own.items() if name != "learning_rate_end"}
+    return {**own, "schedule_updates": updates}
 
 
 def _rows_of_images(spec: EnvSpec) -> float:
