@@ -111,7 +111,7 @@ class _Link:
         if self.courier is None:
             affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
             made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
-            self.courier = made.options(scheduling_strategy=affinity).remote()
+            self.courier = made.options(scheduling_strategy=affinity, enable_task_events=False).remote()
             self.restarts += 1
             self.calls += 1
         self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
