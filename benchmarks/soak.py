@@ -1,8 +1,10 @@
 """One run on a cluster of three nodes, for an hour: what grows? `make soak ARGS="--minutes 15"`.
 
 Memory, file handles, threads and files on shared memory of every process of the run and of its Ray are sampled. The
-bar: after warm-up, memory grows by less than 2 %, and nothing else grows. Memory is what a process has for itself
-(USS): pages of shards that it has touched are the replay's, which has a fixed size.
+bar: after warm-up, memory grows by less than 2 %, and nothing else grows. Memory is what a process has for itself, its
+anonymous pages, in memory or swapped out: pages of shards that it has touched are the replay's, which has a fixed size,
+and whether pages of a program count as its own (USS) depends on who else on the machine runs it. Threads of gRPC's own
+pools, which follow the load, are counted apart: at the end there must not be more of them than ever before.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.lab import LabTraining, light_cluster
 
 GROWTH = 0.02
+POOLS = ("event_engine", "default-executo", "resolver-execut", "grpc")
+"""How the names of threads in gRPC's pools begin."""
 Samples = dict[str, list[dict[str, float]]]
 
 
@@ -53,28 +57,46 @@ def names(run: LabTraining) -> dict[int, str]:
     return found
 
 
+def own_memory(pid: int) -> float:
+    """MiB that a process has for itself."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:"))) / 2**10
+
+
 def sample(run: LabTraining, samples: Samples) -> None:
     """One look at all processes."""
     for pid, name in names(run).items():
-        with suppress(psutil.NoSuchProcess):
-            one = psutil.Process(pid)
-            memory = one.memory_full_info().uss / 2**20
-            values = {"memory_mib": memory, "handles": one.num_fds(), "threads": one.num_threads()}
-            samples[f"{name} ({pid})"].append(values)
+        with suppress(psutil.NoSuchProcess, OSError):
+            threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+            pooled = sum(thread.startswith(POOLS) for thread in threads)
+            values = {"memory_mib": own_memory(pid), "handles": psutil.Process(pid).num_fds()}
+            samples[f"{name} ({pid})"].append(values | {"threads": len(threads) - pooled, "grpc_threads": pooled})
     files = sum(1 for node in run.lab.nodes for path in node.files.rglob("*") if path.is_file())
     samples["files on shared memory"].append({"files": files})
 
 
 def growth(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Medians of the first and of the last fifth after warm-up, which is a third."""
+    """Medians of the first and of the last fifth after warm-up, which is a third; of pools the most ever before."""
     after = samples[len(samples) // 3 :]
     part = max(1, len(after) // 5)
     result = {}
     for what in after[0]:
         first = statistics.median(one[what] for one in after[:part])
+        if what == "grpc_threads":
+            first = max(one[what] for one in samples[:-part])
         last = statistics.median(one[what] for one in after[-part:])
         result[what] = {"first": round(first, 1), "last": round(last, 1), "growth": round(last / first - 1, 4)}
     return result
+
+
+def over_time(samples: list[dict[str, float]], parts: int = 20) -> dict[str, str]:
+    """Medians of equal parts of the time, warm-up included: does it rise all the time, or fill up to a limit?"""
+    size = max(1, len(samples) // parts)
+    chunks = [samples[at : at + size] for at in range(0, len(samples), size)]
+    return {
+        what: " ".join(f"{statistics.median(one[what] for one in chunk):.1f}".removesuffix(".0") for chunk in chunks)
+        for what in samples[0]
+    }
 
 
 def main() -> None:
@@ -105,6 +127,7 @@ def main() -> None:
         "samples": longest,
         "steps": steps,
         "growth": found,
+        "medians_over_time": {name: over_time(samples[name]) for name in found},
         "processes_of_a_part_of_the_time": passing,
         "machine": described(("ray", "torch", "numpy")),
     }

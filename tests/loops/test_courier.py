@@ -209,7 +209,7 @@ def test_a_node_that_was_given_up_cannot_write_into_its_mirror_again(pair: Pair,
 
 def test_an_outpost_with_fewer_rows_than_its_mirror_is_refused(pair: Pair) -> None:
     with pytest.raises(ReplayError, match="home has 3"):
-        NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False, for_all=False, codec="none"))
+        NodeFolder(pair.there.paths, LinkStart(2, {1: 3}, {}, hurries=False, for_all=False, codecs=("none",)))
 
 
 def test_while_mirrors_fill_again_actors_do_not_run_ahead(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from shoal.replay.counters import Counters
 ACTORS = (0, 1)
 
 
-def make_folders(scenario: str, folder: Path) -> tuple[Plan, HomeFolder, NodeFolder]:
+def make_folders(scenario: str, folder: Path, *extra: str) -> tuple[Plan, HomeFolder, NodeFolder]:
     """A run with two actors, both on an outpost."""
-    settings = load_target(scenario, ["actors=2", "replay.capacity=20_000"])
+    settings = load_target(scenario, ["actors=2", "replay.capacity=20_000", *extra])
     plan = replace(make_plan(settings), outposts=(ACTORS,)).at(RunPaths(folder / "home", folder))
     plan.paths.replay.mkdir()
     prepare(plan, 1, "test")

@@ -30,7 +30,7 @@ from shoal.loops.plan import Plan, make_limiter
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import WeightBoard, Weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardReader
-from shoal.replay.compression import Codec, compress, decompress, require_codec
+from shoal.replay.compression import Codec, Packer, decompress, readable
 from shoal.replay.counters import Counters
 from shoal.replay.mirror import Bytes, Chunk, MirrorWriter, RowTaker
 
@@ -95,8 +95,8 @@ class LinkStart(NamedTuple):
     """Whether actors wait for an answer to what they wrote: a queue, a barrier, gradients."""
     for_all: bool
     """Whether the answer comes only when all actors have written: a barrier."""
-    codec: Codec
-    """Of the rows on the way."""
+    codecs: tuple[Codec, ...]
+    """That rows on the way may have, best first."""
 
 
 class Parcel(NamedTuple):
@@ -105,7 +105,8 @@ class Parcel(NamedTuple):
     chunks: dict[int, Chunk]
     """New rows by actor."""
     data: Bytes
-    """Their columns, one chunk after the other; compressed."""
+    """Their columns, one chunk after the other, compressed by the codec."""
+    codec: Codec
     nbytes: int
     """Of the data before."""
     pushes: tuple[SentPush, ...]
@@ -150,8 +151,12 @@ class NodeFolder:
         lanes = next(iter(self._takers.values())).reader.lanes
         self._fits = max(1, len(self._buffer) // row)
         self._full = max(1, min(PARCEL_STEPS // lanes, self._fits))
-        self._hurries, self._for_all, self._codec = start.hurries, start.for_all, start.codec
-        require_codec(self._codec)
+        self._hurries, self._for_all, self._packer = start.hurries, start.for_all, Packer(start.codecs)
+
+    @property
+    def codec(self) -> Codec:
+        """Of rows that are worth it."""
+        return self._packer.codec
 
     @property
     def version(self) -> int:
@@ -225,8 +230,8 @@ class NodeFolder:
         waits = [bool(taker.reader.header[Header.WAITS]) for taker in takers]
         idle = obeyed if all(waits) and not any(taker.behind for taker in takers) else 0
         lost = sum(taker.lost for taker in takers)
-        data, told = compress(self._buffer[:used], self._codec), (any(waits), idle, closed, self.version)
-        return Parcel(chunks, data, used, tuple(pushes), behind, lost, *told)
+        packed, told = self._packer.pack(self._buffer[:used]), (any(waits), idle, closed, self.version)
+        return Parcel(chunks, *packed, used, tuple(pushes), behind, lost, *told)
 
 
 class HomeFolder:
@@ -248,8 +253,7 @@ class HomeFolder:
         self._limiter = make_limiter(plan.settings) if ratio else None
         self._tolerance = int(plan.settings.tolerance) if ratio else 0
         self.hurries = plan.queue_rows is not None or plan.pushes is not None
-        self._codec: Codec = plan.settings.replay.compress if plan.spec.sees_images else "none"
-        require_codec(self._codec)
+        self.codecs = readable(plan.settings.replay.compress if plan.spec.sees_images else "none")
         rollout = plan.settings.replay.rollout
         self._for_all = rollout is not None and rollout.share == 1.0
         self._queue_steps = 0 if rollout else (plan.queue_rows or 0) * plan.settings.env.lanes
@@ -260,11 +264,11 @@ class HomeFolder:
             self._mirrors[actor] = MirrorWriter(self._plan.shards[actor])
         pushes = {actor: self._boards[actor].pushed for actor in actors} if self._boards else {}
         positions = {actor: self._mirrors[actor].head for actor in actors}
-        return LinkStart(len(self._headers), positions, pushes, self.hurries, self._for_all, self._codec)
+        return LinkStart(len(self._headers), positions, pushes, self.hurries, self._for_all, self.codecs)
 
     def take(self, parcel: Parcel) -> None:
         """Appends new rows to their mirrors, and puts gradients on their boards."""
-        begin, data = 0, decompress(parcel.data, self._codec, parcel.nbytes)
+        begin, data = 0, decompress(parcel.data, parcel.codec, parcel.nbytes)
         for actor, chunk in parcel.chunks.items():
             begin += self._mirrors[actor].append(chunk, data[begin:])
         for push in parcel.pushes:

@@ -24,7 +24,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.team import STRIDE, Learners
 from shoal.loops.weights import BoardModule, WeightBoard, board_bytes, count_weights
 from shoal.replay import Header, Ledger, LedgerWord, ShardInfo, ShardReader, create_shard
-from shoal.replay.compression import require_codec
+from shoal.replay.compression import readable
 from shoal.replay.counters import WORDS, Counters
 from shoal.replay.ledger import RUN
 from shoal.replay.reserve import PAGE, reserved_bytes
@@ -87,7 +87,7 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
         starts: how far home is with each of the outpost's actors.
         version: of home's weights.
     """
-    require_codec(plan.settings.replay.compress if plan.spec.sees_images else "none")
+    readable(plan.settings.replay.compress if plan.spec.sees_images else "none")  # refused here, by the node's name
     info, notes = _shard_info(plan, run), list[str]()
     for actor, path in enumerate(plan.shards):
         if actor not in plan.actors_here:

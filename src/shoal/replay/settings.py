@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import ConfigError
-from shoal.replay.compression import Codec
+from shoal.replay.compression import Compress
 from shoal.replay.selector_settings import (
     AnySelector,
     PrioritizedSettings,
@@ -46,7 +46,9 @@ class ReplaySettings(BaseModel):
     path: Path | None = Field(None, description="Folder for the shards; null: shared memory, else disk.")
     keep: bool = Field(False, description="Keep the replay of a run that ended well; runs that can be resumed do.")
     threads: int = Field(1, ge=1, le=64, description="Threads that copy large batches.")
-    compress: Codec = Field("none", description="How image rows travel between nodes: none, lz4 or zstd.")
+    compress: Compress = Field(
+        "auto", description="How image rows travel between nodes: auto (what both ends have), none, lz4 or zstd."
+    )
 
     @property
     def queue(self) -> QueueSettings | None:

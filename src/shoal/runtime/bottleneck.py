@@ -121,7 +121,7 @@ def verdict(
     if learner_wait > _NOTICEABLE and links_full > _MOST:  # actors may wait, too: for a learner without their rows
         return (
             f"links (the learner waits {100 * learner_wait:.0f} % of its time for data, and rows queue on other nodes: "
-            "a faster network, replay.compress=zstd for images, or more actors beside the learner)"
+            "a faster network, `shoal[compress]` on every node for images, or more actors beside the learner)"
         )
     both_idle = learner_wait + actor_wait - 1.0
     if both_idle > _BOTH_IDLE:

@@ -42,7 +42,7 @@ def with_settings(plan: Plan, settings: dict[str, Any]) -> Plan:
     return replace(plan, settings=RunSettings.model_validate(settings))
 
 
-@ray.remote
+@cast(Any, ray).remote(enable_task_events=False)  # Ray would keep a record of every call on the head node
 class Host:
     """One role in a process of its own."""
 

@@ -25,6 +25,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.reports import LinkReport, MirrorReport
 from shoal.loops.run_paths import RunPaths
 from shoal.loops.weights import Weights
+from shoal.replay.compression import Codec
 from shoal.runtime.run_folder import RunFolder
 
 IN_FLIGHT = 2
@@ -62,8 +63,10 @@ class Courier:
         self._folder: NodeFolder | None = None
         self._held: Any = None
 
-    def open(self, path: Path, start: LinkStart) -> None:
-        """Opens the outpost's folder, and keeps it from being freed or used by another run."""
+    def open(self, path: Path, start: LinkStart) -> Codec:
+        """Opens the outpost's folder, and keeps it from being freed or used by another run. Returns the codec of its
+        rows.
+        """
         deadline = time.monotonic() + _LOCK_SECONDS
         while self._held is None:
             try:
@@ -73,6 +76,7 @@ class Courier:
                     raise
                 time.sleep(0.1)
         self._folder = NodeFolder(RunPaths(path, path), start)
+        return self._folder.codec
 
     def fetch(self, order: Order, weights: Weights | None, seconds: float) -> Parcel:
         """Obeys, then waits until there is something worth sending."""
@@ -97,6 +101,8 @@ class _Link:
         self.behind = self.lost_before = self.lost = 0
         self.waits, self.closed, self.rate = False, False, 0.0
         self.courier: Any = None
+        self.codec: Codec | None = None
+        self.hardly_shrinks = False
         self.idle = self.ordered = 0
         self._counts()
         self.begin()
@@ -111,7 +117,7 @@ class _Link:
         if self.courier is None:
             affinity = NodeAffinitySchedulingStrategy(self.place.node, soft=False)
             made = cast(Any, ray).remote(num_cpus=0, concurrency_groups={"urgent": 1})(Courier)
-            self.courier = made.options(scheduling_strategy=affinity).remote()
+            self.courier = made.options(scheduling_strategy=affinity, enable_task_events=False).remote()
             self.restarts += 1
             self.calls += 1
         self.fetches: deque[Any] = deque([self.courier.open.remote(self.place.path, self._home.start(self.actors))])
@@ -180,20 +186,24 @@ class _Link:
             self.urgent = self.courier.deliver.remote(*self._order(board))
             self.calls += 1
 
-    def take(self, reference: Any) -> None:
-        """Takes an answer, which has arrived.
+    def take(self, reference: Any) -> str | None:
+        """Takes an answer, which has arrived. Returns what the user should know about it.
 
         Raises:
             RayError: the courier is gone.
         """
         if reference is self.urgent:
             self.urgent, self.version = None, ray.get(reference)
-            return
+            return None
         answer = ray.get(self.fetches.popleft())
         now = time.monotonic()
         if self.opening:
             self.opening, self.met, self.answered = False, True, now
-            return
+            before, self.codec = self.codec, answer
+            if before == answer or self._home.codecs == ("none",):
+                return None
+            plain = "as they are: `pip install 'shoal[compress]'` on every node makes them smaller"
+            return f"images of outpost {self.number} travel {plain if answer == 'none' else f'with {answer}'}"
         self.lag, self.answered, self.failures = max(self.lag, now - self.answered), now, 0
         parcel: Parcel = answer
         self._home.take(parcel)
@@ -202,6 +212,10 @@ class _Link:
         self.behind, self.lost, self.waits, self.closed = parcel.behind, parcel.lost, parcel.waits, parcel.closed
         self.idle = parcel.idle
         self.version = max(self.version, parcel.version)
+        if self.hardly_shrinks or parcel.codec == self.codec or not parcel.nbytes:
+            return None
+        self.hardly_shrinks = True
+        return f"images of outpost {self.number} hardly shrink; those travel as they are"
 
     def report(self) -> LinkReport:
         """Since the last report."""
@@ -311,7 +325,8 @@ class Mirrors:
         for reference in done:
             link = waiting[reference]
             try:
-                link.take(reference)
+                if told := link.take(reference):
+                    self._notes.append(told)
             except RayTaskError as error:
                 if not isinstance(error.cause, RunInUse):  # the courier before it, which hangs, cannot be ended yet
                     raise cast(BaseException, error.cause) from error

@@ -51,7 +51,7 @@ def task_on(node: str, function: Callable[..., Any]) -> Any:
     """A task on a node."""
     task: Any = ray.remote(function)
     affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
+    return task.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity, enable_task_events=False)
 
 
 def ask_nodes(nodes: Sequence[Node], function: Callable[..., Any], *given: Any) -> list[tuple[Node, Any]]:
