@@ -15,6 +15,7 @@ from shoal.envs import describe_env
 from shoal.errors import PlacementError
 from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes
+from shoal.replay.compression import readable
 from shoal.replay.storage import available, choose_folder, gib
 from shoal.runtime.placement import Node
 from shoal.runtime.ray_hosts import with_settings, without_settings
@@ -114,4 +115,5 @@ def _try_out(plan: Plan, settings: dict[str, Any], run: Path, roles: int) -> Non
     plan = with_settings(plan, settings)
     if (found := describe_env(plan.settings.env)) != plan.spec:
         raise PlacementError(f"its {found.env_id} has other spaces than the run's: are other versions installed there?")
+    readable(plan.settings.replay.compress if plan.spec.sees_images else "none")
     choose_folder(f"{run.name}-room", needed_bytes(plan, roles), plan.settings.replay.path, run / ON_DISK).rmdir()
