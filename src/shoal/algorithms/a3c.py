@@ -34,6 +34,7 @@ from shoal.algorithms import actor_critic as common
 from shoal.algorithms.actor_critic import ActorCriticConfig
 from shoal.algorithms.batches import SequenceBatch
 from shoal.algorithms.interface import Learner, LearnerContext, LearningRate, PushRules
+from shoal.algorithms.kinds import require_rollouts
 from shoal.algorithms.learner import Loss
 from shoal.algorithms.moments import Statistics
 from shoal.algorithms.pushes import PushLearner
@@ -123,7 +124,7 @@ _ALIKE = common.sequence_algorithm(
     queue={"type": "rollout", "ratio": 1.0},
     suited=suited_settings,
     batch={"batch_size": "lanes", "prefetch": 0},
-    check_replay=partial(common.check_rollouts, why="a3c's actors learn from what they just did"),
+    check_replay=partial(require_rollouts, why="a3c's actors learn from what they just did"),
 )
 ALGORITHM = replace(
     _ALIKE,

@@ -97,15 +97,6 @@ def check_replay(config: ActorCriticConfig, selectors: tuple[str, ...]) -> None:
         )
 
 
-def check_rollouts(config: ActorCriticConfig, selectors: tuple[str, ...], *, why: str) -> None:
-    """Refuses everything except rollouts, for an algorithm that says `why`."""
-    if selectors != ("rollout",):
-        raise ConfigError(
-            f"{why}, not from {', '.join(selectors)}: use replay=[{{type: rollout}}], or impala or impact, which learn "
-            "from older experience."
-        )
-
-
 def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
     """Policy and value of an observation."""
     network = ActorCritic(

@@ -1,4 +1,4 @@
-"""Which algorithms fit which actions."""
+"""Which algorithms fit which actions, agents and selectors."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def require_kind(spec: EnvSpec, algorithm: str, kind: Kind) -> None:
         f"{algorithm} needs {kind} actions; {spec.env_id} has {what}. "
         f"Choose another environment, or one of these algorithms: {', '.join(fitting(found))}."
     )
+
+
+def require_rollouts(config: object, selectors: tuple[str, ...], *, why: str) -> None:
+    """Refuses everything except rollouts, for an algorithm that says `why`."""
+    if selectors != ("rollout",):
+        raise ConfigError(
+            f"{why}, not from {', '.join(selectors)}: use replay=[{{type: rollout}}], or impala or impact, which learn "
+            "from older experience."
+        )
 
 
 def require_agents(spec: EnvSpec, algorithm: Algorithm) -> None:

@@ -36,6 +36,7 @@ from shoal.algorithms.actor_critic import ActorCriticConfig
 from shoal.algorithms.batches import Minibatch, SequenceBatch
 from shoal.algorithms.exchanged import gather
 from shoal.algorithms.interface import Exchange, Learner, LearnerContext, LearningRate
+from shoal.algorithms.kinds import require_rollouts
 from shoal.algorithms.learner import Division, Loss
 from shoal.networks import ActorCritic
 from shoal.ops import (
@@ -269,5 +270,5 @@ ALGORITHM = common.sequence_algorithm(
     queue={"type": "rollout", "ratio": 1.0},
     suited=suited_settings,
     batch={"batch_size": "lanes", "prefetch": 0},
-    check_replay=partial(common.check_rollouts, why="ppo learns from what its newest policy did"),
+    check_replay=partial(require_rollouts, why="ppo learns from what its newest policy did"),
 )
