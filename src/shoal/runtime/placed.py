@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.loops.plan import Plan
 from shoal.loops.requirements import is_placed_later
-from shoal.runtime.copies import Folder, copy_newer
+from shoal.runtime.copies import Folder, hand_over
 from shoal.runtime.execution import execute, failure_written
 from shoal.runtime.looking_on import Ask, is_shared, look_on
 from shoal.runtime.run_folder import CONFIG_END, RunFolder
@@ -60,7 +60,7 @@ def run_where_placed(
                     shared = is_shared(home, folder.path)
                     there = home.open(str(folder.path), shared=shared)
                     if not shared:
-                        copy_newer(Folder(folder.path), home)
+                        hand_over(Folder(folder.path), home)
                     plain, settings = without_settings(plan)
                     home.start(plain, settings, resume=resume, wandb=wandb, command=sys.argv, place=os.getcwd())
             if placed is not None:
