@@ -25,6 +25,8 @@ from shoal.runtime.signals import StopSignals
 
 COPY_SECONDS = 15.0
 """Between two copies of what has changed."""
+LAST_SECONDS = 2.0
+"""How long the last copy may take before it is told."""
 MOST_PATIENCE = 600.0
 """Seconds, for a run whose copies take long."""
 _SIGN = ".copy.json"
@@ -37,15 +39,19 @@ class StorageFolder:
 
     def __init__(self, url: str) -> None:
         """Raises ValueError if it is no URL, ImportError without the package for it, or what its filesystem raises."""
-        from fsspec.core import url_to_fs  # here: most runs need none
-
         self.url = url.rstrip("/")
         if "://" not in url:
             raise ValueError("that is no URL, such as file:///folder or s3://bucket/folder")
-        self._files, self._root = url_to_fs(self.url)
+        self.connect()
         self._stamps: dict[str, Stamp] | None = None
         self._part: Any = None
         self._writer = secrets.token_hex(8)
+
+    def connect(self) -> None:
+        """Once more after an error: some filesystems keep a connection, and do not notice that it is dead."""
+        from fsspec.core import url_to_fs  # here: most runs need none
+
+        self._files, self._root = url_to_fs(self.url, skip_instance_cache=True)
 
     def stamps(self) -> dict[str, Stamp]:
         """What was found at first, and was written since. Files that were found differ from any other: a store has its
@@ -154,6 +160,9 @@ def keep_copy(copy: StorageFolder | None, folder: RunFolder, note: Note, signals
         yield
     finally:
         ended.set()
+        thread.join(LAST_SECONDS)
+        if thread.is_alive():
+            note(f"the last files are being copied to {copy.url}; a second Ctrl-C does not wait for them")
         while thread.is_alive() and not signals.hurry:
             thread.join(0.2)
         if thread.is_alive():
@@ -166,6 +175,8 @@ def _keep(copy: StorageFolder, folder: RunFolder, note: Note, ended: threading.E
         last, began = ended.wait(seconds), time.monotonic()
         seconds = COPY_SECONDS
         try:
+            if failing:
+                copy.connect()
             if copy.is_ours():
                 update_copy(Folder(folder.path), copy, bulky=last)
             if not copy.is_ours():  # also if somebody came meanwhile
