@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from shoal.config.checks import check_environment, with_default_stop
 from shoal.config.load import left_out, load_config, load_target
-from shoal.config.merge import Overrides
+from shoal.config.merge import Overrides, parse_overrides
 from shoal.config.resume import change_for_resume
 from shoal.config.signature import sign, write_config
 from shoal.config.trust import require_trust
@@ -32,6 +32,7 @@ from shoal.runtime.placed import run_where_placed
 from shoal.runtime.repair import known_counts
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.sinks import WandbSettings
+from shoal.runtime.storage_copy import fetch_run
 from shoal.runtime.summary import Summary, read_summary
 from shoal.sharing import connect_registry
 
@@ -105,11 +106,16 @@ def resume(
     trust: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Continues a run that was interrupted or failed, or that gets a later end. Arguments as in `train`."""
+    """Continues a run that was interrupted or failed, or that gets a later end. Arguments as in `train`.
+
+    Args:
+        run: its folder, or the URL of its copy (`checkpoints.path`), which is fetched into `runs`.
+    """
     given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
-    path = run.path if isinstance(run, Run) else Path(run)
+    place = run.path if isinstance(run, Run) else run
     trust = trust or (isinstance(run, Run) and run.trusted)
-    plan, folder = begin_again(path, {**(settings or {}), **given}, trust=trust)
+    told = (lambda text: None) if quiet else print
+    plan, folder = begin_again(place, {**(settings or {}), **given}, trust=trust, note=told)
     board = wandb_settings(plan.settings, folder) if wandb else None
     run_where_placed(plan, folder, resume=True, quiet=quiet, wandb=board)
     return Run(folder.path, trust=True)
@@ -152,11 +158,17 @@ def begin(settings: RunSettings, out: str | Path | None = None) -> tuple[Plan, R
     return plan, folder
 
 
-def begin_again(path: Path, overrides: Any = (), *, trust: bool = False) -> tuple[Plan, RunFolder]:
+def begin_again(
+    run: str | Path, overrides: Overrides = (), *, trust: bool = False, note: Callable[[str], None] = print
+) -> tuple[Plan, RunFolder]:
     """Checks that a run can continue with these changes, and writes them to its `config.yaml`, signed by the user:
-    a run that was trusted once needs no trust again.
+    a run that was trusted once needs no trust again. A run at a URL is fetched, and copied there again.
     """
-    folder = RunFolder.open(path)
+    if "://" in str(run):
+        # Given by the user, and first: a setting wins.
+        overrides = {"checkpoints.path": str(run).rstrip("/").rpartition("/")[0], **dict(parse_overrides(overrides))}
+        run = fetch_run(str(run), note)
+    folder = RunFolder.open(Path(run))
     before = load_config(folder.path, trust=trust)
     settings = change_for_resume(before, overrides)
     if not trust:

@@ -142,6 +142,13 @@ def ray_at_the_edge(source: Source) -> list[str]:
     return [f"line {line}: imports ray outside runtime/ray_*.py" for line, top in _top_levels(source) if top == "ray"]
 
 
+def one_door_to_fsspec(source: Source) -> list[str]:
+    """Only `runtime/storage_copy.py` knows fsspec."""
+    if source.path.as_posix() == "runtime/storage_copy.py":
+        return []
+    return [f"line {line}: imports fsspec" for line, top in _top_levels(source) if top == "fsspec"]
+
+
 def replay_without_torch(source: Source) -> list[str]:
     """`replay/` is numpy and numba, so that any process can read it without loading torch."""
     if source.part != "replay":
@@ -196,6 +203,7 @@ def no_unsafe_load(source: Source) -> list[str]:
 RULES: tuple[Callable[[Source], list[str]], ...] = (
     layers,
     ray_at_the_edge,
+    one_door_to_fsspec,
     replay_without_torch,
     no_module_called_ray,
     no_pickle_import,
@@ -244,6 +252,7 @@ REFUSED = [
     (ray_at_the_edge, "runtime/deep/ray_x.py", "import ray"),
     (ray_at_the_edge, "cli/ray_train.py", "import ray"),
     (ray_at_the_edge, "api.py", "from importlib import import_module\nimport_module('ray')"),
+    (one_door_to_fsspec, "runtime/copies.py", "def f():\n    from fsspec.core import url_to_fs"),
     (replay_without_torch, "replay/shard.py", "import torch"),
     (replay_without_torch, "replay/selectors/elite.py", "from torch.nn import functional"),
     (no_module_called_ray, "runtime/ray.py", ""),
@@ -274,6 +283,7 @@ ACCEPTED = [
     (ray_at_the_edge, "runtime/ray_runtime.py", "import ray"),
     (ray_at_the_edge, "sharing/ray_registry.py", "from ray import remote"),
     (ray_at_the_edge, "loops/actor.py", "from shoal.loops.weights import array\nimport rayon"),
+    (one_door_to_fsspec, "runtime/storage_copy.py", "import fsspec"),
     (replay_without_torch, "ops/vtrace.py", "import torch"),
     (no_module_called_ray, "runtime/ray_runtime.py", ""),
     (no_pickle_import, "loops/checkpoint.py", "import json\nfrom safetensors.torch import load_file"),

@@ -14,7 +14,7 @@ from shoal.errors import ConfigError, MachineError, ShoalError, UnknownName
 from shoal.loops.plan import make_plan
 from shoal.loops.settings import RunSettings
 from shoal.runtime import home as homes
-from shoal.runtime.copies import Folder, copy_newer
+from shoal.runtime.copies import Folder, hand_over
 from shoal.runtime.home import Failure, Home, ProgressRecord, Sight
 from shoal.runtime.looking_on import is_shared
 from shoal.runtime.progress import Snapshot
@@ -59,7 +59,7 @@ def started(tmp_path: Path, settings: RunSettings, monkeypatch: pytest.MonkeyPat
     folder, home, plan = RunFolder.create(tmp_path, "Corridor", "apex-dqn", datetime.now()), Home(), make_plan(settings)
     (folder.path / "config.yaml").write_text("seed: 1\n")
     home.open(str(tmp_path / "home"), shared=False)
-    copy_newer(Folder(folder.path), home)
+    hand_over(Folder(folder.path), home)
     plain, content = without_settings(plan)
     home.start(plain, content, resume=False, wandb=None, command=["shoal", "train"], place=str(tmp_path))
     return home, folder

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import Address, Quiet, RunPath, Trust, conclude, nothing_begun, question, relative
+from shoal.cli.output import Address, Quiet, Trust, conclude, nothing_begun, question, relative
 from shoal.errors import ConfigError, ShoalError
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ def train(
 
 
 def resume(
-    run: RunPath,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", show_default=False, help="A run's folder, or the URL of its copy."),
+    ],
     settings: Settings = None,
     steps: Steps = None,
     seconds: Seconds = None,
@@ -136,13 +140,15 @@ def resume(
       shoal resume runs/latest
       shoal resume runs/latest --steps 2_000_000
       shoal resume runs/CartPole-v1_apex-dqn_20260131-154500 --runtime inline evaluation.episodes=50
+      shoal resume s3://bucket/shoal/RUN_NAME --address auto      fetches what checkpoints.path kept there
     """
     with nothing_begun():
         from shoal.api import begin_again, named_settings
 
         given = named_settings(steps=steps, seconds=seconds, stop_return=stop_return)
         given |= named_settings(runtime=runtime, address=address, device=device)
-        plan, folder = begin_again(run, [*(settings or []), *_words(given)], trust=trust)
+        tell = partial(typer.echo, err=quiet)
+        plan, folder = begin_again(run, [*(settings or []), *_words(given)], trust=trust, note=tell)
     _run(plan, folder, resume=True, quiet=quiet, wandb=wandb)
 
 

@@ -18,6 +18,7 @@ from shoal.loops.settings import RunSettings
 from shoal.loops.trial import try_own_code
 from shoal.replay.settings import ReplaySettings
 from shoal.replay.shares import divides
+from shoal.runtime.storage_copy import require_writable
 
 DEFAULT_STEPS = 1_000_000
 """Steps of a run without a stop condition."""
@@ -100,6 +101,7 @@ def check_environment(settings: RunSettings) -> Plan:
     _require_levels(plan)
     if not is_placed_later(settings):
         require_machine(plan)
+        require_writable(settings.checkpoints.path)
     return plan
 
 

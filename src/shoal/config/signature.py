@@ -31,6 +31,7 @@ SIGNED = {
     "algo": True,
     "algorithm": {"network"},
     "address": True,
+    "checkpoints": {"path"},
     "replay": {"path"},
     "share": {"registry"},
 }
@@ -72,6 +73,8 @@ def key_path() -> Path | None:
 
 def _signature(key: bytes, settings: RunSettings) -> bytes:
     content = settings.model_dump(mode="json", include=SIGNED)  # type: ignore[arg-type]
+    if settings.checkpoints.path is None:  # as before there was this setting: older signatures hold
+        del content["checkpoints"]
     return hmac.new(key, json.dumps(content).encode(), hashlib.sha256).hexdigest().encode()
 
 

@@ -123,6 +123,8 @@ def _run_requests(settings: RunSettings) -> Iterator[tuple[str, Any, str]]:
     address, path, registry = settings.address, settings.replay.path, settings.share.registry
     if address is not None:
         yield "address", address, f"join the Ray cluster at {address!r}, whose owner can run code here"
+    if (url := settings.checkpoints.path) is not None:
+        yield "checkpoints.path", url, f"copy the run to {url!r}"
     if path is not None:
         yield "replay.path", str(path), f"write its replay into {str(path)!r}"
     if registry is not None:

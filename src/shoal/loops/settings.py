@@ -66,6 +66,18 @@ class LearnerSettings(_Section):
     keep_checkpoints: int = Field(3, ge=1, description="Checkpoints kept, beside the best.")
 
 
+class CheckpointSettings(_Section):
+    """Where checkpoints are besides the run's folder; when they are written: learner.checkpoint_seconds."""
+
+    SHORTHAND: ClassVar[str] = "path"
+
+    path: str | None = Field(
+        None,
+        description="URL where a copy of the run's folder is kept (s3://…, gs://…, sftp://…, file:///…), to resume it "
+        "from any machine; null: none.",
+    )
+
+
 class EvaluationSettings(_Section):
     """How progress is measured: greedy episodes with the newest weights, in a separate process."""
 
@@ -146,6 +158,7 @@ class RunSettings(_Section):
         1, ge=1, le=64, description="Learner processes. They divide each batch; what is learned does not depend on it."
     )
     learner: LearnerSettings = LearnerSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     replay: ReplaySettings = ReplaySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     stop: StopSettings = StopSettings()

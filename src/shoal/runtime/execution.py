@@ -36,6 +36,7 @@ from shoal.runtime.roster import RosterEntry, count_roles, list_roles, make_rost
 from shoal.runtime.run_folder import CONFIG_END, RunFolder, Status, Summary
 from shoal.runtime.signals import StopSignals
 from shoal.runtime.sinks import WandbSettings, make_sinks
+from shoal.runtime.storage_copy import keep_copy, open_copy
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
 
@@ -94,6 +95,7 @@ def _execute_once(
 
                 nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
                 plan = nodes.plan
+            copy = open_copy(settings.checkpoints.path, folder)
             replay, why = earlier_replay(folder)
             if replay is not None:
                 held.enter_context(replay)
@@ -132,7 +134,8 @@ def _execute_once(
         before = max(ledger.env_steps, ledger[LedgerWord.BASE_STEPS] + recovered)
         for text in (*_announce(plan, roster, needed), *notes):
             progress.note(text)
-        with MetricsLog(folder.path, make_sinks(folder.path, wandb, progress.note)) as log:
+        sinks = make_sinks(folder.path, wandb, progress.note)
+        with keep_copy(copy, folder, progress.note, signals), MetricsLog(folder.path, sinks) as log:
             earlier = read_metrics(folder.metrics_jsonl)
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
             file = folder.path / CURRICULUM_FILE

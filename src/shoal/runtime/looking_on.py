@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.errors import RunInUse
-from shoal.runtime.copies import Folder, fetch
+from shoal.runtime.copies import OF_THE_USER, Folder, update_copy
 from shoal.runtime.home import Home
 from shoal.runtime.progress import Progress
 from shoal.runtime.run_folder import RunFolder
@@ -113,7 +113,7 @@ def _copier(home: Home, folder: RunFolder, shared: bool) -> Iterator[Callable[..
     """Brings the run's files here, and says whether they are here now. Only one process does so: it has the lock."""
 
     def bring(*, bulky: bool) -> bool:
-        fetch(home, Folder(folder.path), bulky=bulky)
+        update_copy(home, Folder(folder.path), bulky=bulky, keep=OF_THE_USER)
         return True
 
     if shared:

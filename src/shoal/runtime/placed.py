@@ -6,11 +6,10 @@ import os
 import sys
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 from shoal.loops.plan import Plan
 from shoal.loops.requirements import is_placed_later
-from shoal.runtime.copies import Folder, copy_newer
+from shoal.runtime.copies import Folder, hand_over
 from shoal.runtime.execution import execute, failure_written
 from shoal.runtime.looking_on import Ask, is_shared, look_on
 from shoal.runtime.run_folder import CONFIG_END, RunFolder
@@ -24,7 +23,6 @@ def run_where_placed(
     folder: RunFolder,
     *,
     resume: bool = False,
-    console: Any = None,
     quiet: bool = False,
     wandb: WandbSettings | None = None,
     ask: Ask | None = None,
@@ -32,18 +30,18 @@ def run_where_placed(
     """As `execute`, on the node of the cluster that suits the run, if it has an address.
 
     Args:
-        plan, folder, resume, console, quiet, wandb: as for `execute`.
+        plan, folder, resume, quiet, wandb: as for `execute`.
         ask: what a Ctrl-C means for a run on another node; None: to stop it.
 
     Returns:
         The run's result; None: it goes on elsewhere, and the user looks away.
     """
+    run = partial(execute, plan, folder, resume=resume, quiet=quiet, wandb=wandb)
     if not is_placed_later(plan.settings):
-        return execute(plan, folder, resume=resume, console=console, quiet=quiet, wandb=wandb)
+        return run()
     from shoal.runtime.ray_home import elsewhere  # here: loads Ray
     from shoal.runtime.ray_hosts import without_settings
 
-    look = partial(look_on, console=console, quiet=quiet, ask=ask)
     with StopSignals() as signals:
         with ExitStack() as stack:
             with failure_written(folder):
@@ -60,11 +58,11 @@ def run_where_placed(
                     shared = is_shared(home, folder.path)
                     there = home.open(str(folder.path), shared=shared)
                     if not shared:
-                        copy_newer(Folder(folder.path), home)
+                        hand_over(Folder(folder.path), home)
                     plain, settings = without_settings(plan)
                     home.start(plain, settings, resume=resume, wandb=wandb, command=sys.argv, place=os.getcwd())
             if placed is not None:
                 copied = "" if shared else f"; its folder there is {there}, and is copied here"
                 note = f"the learner's node is {node.name}: the run is supervised there, and needs no terminal{copied}"
-                return look(home, folder, signals, shared=shared, first=note)
-        return execute(plan, folder, resume=resume, console=console, quiet=quiet, wandb=wandb, signals=signals)
+                return look_on(home, folder, signals, shared=shared, quiet=quiet, ask=ask, first=note)
+        return run(signals=signals)

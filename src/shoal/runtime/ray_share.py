@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
@@ -20,7 +20,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.errors import ConfigError, PlacementError, ShoalError, explained
-from shoal.files import open_file, read_file
+from shoal.files import read_file
+from shoal.runtime.copies import Folder, Stamp, update_copy
 from shoal.runtime.placement import Node, spread_runs
 from shoal.runtime.ray_cluster import Cluster
 from shoal.runtime.ray_tasks import alive_nodes
@@ -34,7 +35,6 @@ Plan = Callable[[Sequence[Any], Path, Registry | None], list[PlannedRun]]
 """From candidates, the launch's folder and the registry to runs; called on the node where they run."""
 MARK = ".launch"
 """A file in the launch's folder, by which nodes see whether they have the same storage."""
-PIECE_BYTES = 16 * 2**20
 POLL_SECONDS, START_SECONDS = 0.3, 120.0
 _LOST = -9
 _WAIT = "while wait $run; code=$?; kill -0 $run 2>/dev/null; do :; done; exit $code"
@@ -110,21 +110,33 @@ class RunHost:
         news, self._told = self._ended[self._told :], len(self._ended)
         return Progress(self._rows, news, over, self._error)
 
-    def files(self, folder: Path) -> list[tuple[str, int]]:
-        """Names and sizes of what is in a run's folder."""
-        found = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
-        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in found]
+    def stamps(self, folder: Path) -> dict[str, Stamp]:
+        """What is in a run's folder."""
+        return Folder(folder).stamps()
 
-    def read(self, path: Path, at: int) -> bytes:
-        """A piece of a file."""
-        with open_file(path, "rb") as file:
-            file.seek(at)
-            data: bytes = file.read(PIECE_BYTES)
-            return data
+    def read(self, folder: Path, name: str, offset: int) -> tuple[bytes, Stamp] | None:
+        """A piece of a file in it."""
+        return Folder(folder).read(name, offset)
 
     def remove(self, folder: Path) -> None:
         """Removes a run's folder, after it was fetched."""
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A run's folder on the node of its host."""
+
+    host: Any
+    folder: Path
+
+    def stamps(self) -> dict[str, Stamp]:
+        found: dict[str, Stamp] = ray.get(self.host.stamps.remote(self.folder))
+        return found
+
+    def read(self, name: str, offset: int) -> tuple[bytes, Stamp] | None:
+        found: tuple[bytes, Stamp] | None = ray.get(self.host.read.remote(self.folder, name, offset))
+        return found
 
 
 @dataclass
@@ -246,7 +258,8 @@ def _poll(nodes: Sequence[_NodeRuns], wish: Wish) -> Iterator[Ended]:
 def _ended(one: _NodeRuns, said: Progress) -> Iterator[Ended]:
     for end in said.ended:
         if not one.shared:
-            _fetch(one.host, end.run.folder)
+            update_copy(_Elsewhere(one.host, end.run.folder), Folder(end.run.folder))
+            one.host.remove.remote(end.run.folder)
         one.ended.add(end.run.name)
         yield end
     one.rows, one.over = said.rows, said.over
@@ -261,19 +274,6 @@ def _lose(one: _NodeRuns, stopped: bool) -> Iterator[Ended]:
     where = "" if one.shared else f"; what it has written is in {one.runs[0].folder.parent} there" if one.runs else ""
     for run in lost:
         yield Ended(run, _LOST, stopped, why=f"its node {one.node.name}, or Ray's process there, died{where}")
-
-
-def _fetch(host: Any, folder: Path) -> None:
-    """Moves a run's folder from its node to this one."""
-    for name, size in ray.get(host.files.remote(folder)):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
-            continue
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        with open_file(folder / path, "wb") as file:
-            for at in range(0, size, PIECE_BYTES):
-                file.write(ray.get(host.read.remote(folder / path, at)))
-    host.remove.remote(folder)
 
 
 def _end(nodes: Sequence[_NodeRuns], agents: Sequence[Any]) -> None:

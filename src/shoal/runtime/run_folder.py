@@ -21,6 +21,7 @@ import shlex
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -103,7 +104,7 @@ class RunFolder:
     def create(cls, out: Path | None, env_id: str, algo: str, now: datetime) -> RunFolder:
         """Makes a new `<out>/<env>_<algo>_<time>[-k]` (out: `runs` when None) and points `<out>/latest` at it."""
         parent = (RUNS if out is None else out).absolute()  # other processes have other working directories
-        name = f"{_safe(env_id)}_{_safe(algo)}_{now:%Y%m%d-%H%M%S}"
+        name = f"{safe_name(env_id)}_{safe_name(algo)}_{now:%Y%m%d-%H%M%S}"
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for number in itertools.count(1):
@@ -113,7 +114,7 @@ class RunFolder:
                     break
         except OSError as error:
             raise ConfigError(f"Cannot make runs in {parent}: {error.strerror}. Choose another --out.") from error
-        _point_latest(parent, path.name)
+        point_latest(parent, path.name)
         return cls(path)
 
     @classmethod
@@ -155,14 +156,19 @@ class RunFolder:
 
     def count_resumption(self) -> int:
         """How often the run was resumed, this time included. A count that was lost starts again at 1."""
-        times = read_object(self.path / "resumed.json").get("times")
+        before = read_object(self.path / "resumed.json")
+        times, executions = before.get("times"), before.get("executions")
         times = (max(0, times) if isinstance(times, int) else 0) % 2**31 + 1
-        self.write_json("resumed.json", {"times": times})
+        executions = [*(executions if isinstance(executions, list) else ()), uuid.uuid4().hex]
+        self.write_json("resumed.json", {"times": times, "executions": executions})
         return times
 
     def write_run_json(self, *, seed: int | None, command: Sequence[str], **extra: object) -> Path:
-        """Writes what is needed to repeat this run: versions, git commit, machine, seed, command line."""
+        """Writes what is needed to repeat this run: versions, git commit, machine, seed, command line. Another machine
+        that takes the run over keeps its id.
+        """
         content = {
+            "id": read_object(self.run_json).get("id") or uuid.uuid4().hex,
             "created": datetime.now().astimezone().isoformat(timespec="seconds"),
             "command": shlex.join(command),
             "seed": seed,
@@ -193,12 +199,13 @@ def machine() -> dict[str, object]:
     }
 
 
-def _safe(name: str) -> str:
+def safe_name(name: str) -> str:
     """An id as part of a file name: `ALE-Pong-v5` for `ALE/Pong-v5`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "unnamed"
 
 
-def _point_latest(parent: Path, name: str) -> None:
+def point_latest(parent: Path, name: str) -> None:
+    """Makes `<parent>/latest` a link to this run."""
     temporary = parent / f".{LATEST}.{name}"
     # Only a convenience: a file system without links, or a folder of that name, must not stop a run.
     with contextlib.suppress(OSError):
