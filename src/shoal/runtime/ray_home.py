@@ -46,7 +46,8 @@ def elsewhere(plan: Plan, folder: Path) -> Iterator[tuple[Home, Node] | None]:
             return
         place = NodeAffinitySchedulingStrategy(node.id, soft=False)
         options = {"name": name_of(folder), "namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": 8}
-        actor: Any = ray.remote(Home).options(**options, num_cpus=0, scheduling_strategy=place).remote(own_process=True)
+        options |= {"num_cpus": 0, "scheduling_strategy": place, "enable_task_events": False}
+        actor: Any = ray.remote(Home).options(**options).remote(own_process=True)
         home = _Calls(actor, found, f"on node {node.name}")
         try:
             home.wait(START_SECONDS)

@@ -212,7 +212,7 @@ def launch_on_cluster(
 
 def _host(node: Node, cores: int) -> Any:
     where = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    host: Any = ray.remote(RunHost).options(num_cpus=cores, scheduling_strategy=where)
+    host: Any = ray.remote(RunHost).options(num_cpus=cores, scheduling_strategy=where, enable_task_events=False)
     return host.remote()
 
 

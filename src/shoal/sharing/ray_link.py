@@ -144,6 +144,7 @@ def start_agent(group: str, node: str, sizes: Mapping[str, Any], *, detached: bo
     """
     options: dict[str, Any] = {"lifetime": "detached"} if detached else {}
     agent: Any = ray.remote(LinkAgent).options(
+        enable_task_events=False,
         name=f"link:{group}:{node}",
         namespace=NAMESPACE,
         get_if_exists=True,
