@@ -45,3 +45,31 @@ def test_a_node_that_joins_gets_actors_and_a_resumed_run_keeps_them(
         assert f"resuming with {ended['env_steps']:,} collected steps in the replay" in again.text
         assert "4 actors" in again.text
         assert again.read("summary.json")["status"] == "finished"
+
+
+def test_a_node_that_joined_between_two_executions_is_used_fully_even_if_the_copy_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    nas, away = tmp_path / "nas", tmp_path / "away"
+    with light_cluster(cpus=[3]) as lab:
+        endless = ("--stop-return", "1000000", "--steps", "100000000", f"checkpoints.path=file://{nas}")
+        command = ("train", "CartPole-v1", "--algo", "apex-dqn", "--address", "auto", "--actors", "auto")
+        run = LabTraining(lab, lab.nodes[0], tmp_path, *command, *endless, *QUIET)
+        run.wait_for_start()
+        run.press_ctrl_c()
+        assert run.end() == 0, run.output
+        newcomer = lab.add_node(cpus=3)
+        again = LabTraining(lab, lab.nodes[0], tmp_path, "resume", "runs/latest")
+        again.wait_for(lambda: "outpost 0 on node" in again.text, "the only actor on the newcomer", 90)
+        nas.rename(away)
+        nas.touch()  # a file: nothing can be written below it
+        again.wait_for(lambda: "goes on with 4 actors" in again.text, "a note on cores of the newcomer and of home", 90)
+        again.wait_for(lambda: len(again.roles_on(newcomer)) == 3, "actors on every core of the newcomer")
+        nas.unlink()
+        away.rename(nas)
+        again.wait_for(lambda: "is copied to" in again.text, "a copy again", 60)
+        again.press_ctrl_c()
+        assert again.end() == 0, again.output
+        assert again.left_running() == []
+    name = again.run.resolve().name
+    assert (nas / name / "actors.json").read_bytes() == (again.run / "actors.json").read_bytes()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.fakes import corridor
+from tests.fakes import corridor, prepared
 
 from shoal.errors import NoSpace
 from shoal.loops.plan import Plan, make_plan
 from shoal.loops.preparation import prepare, prepare_more
 from shoal.loops.run_paths import RunPaths
-from shoal.replay import shard_files
-from shoal.runtime.growth import ACTORS_FILE, grown
+from shoal.replay import LedgerWord, shard_files
+from shoal.runtime import supervisor as supervision
+from shoal.runtime.growth import ACTORS_FILE, grow, grown
+from shoal.runtime.metrics import MetricsLog
+from shoal.runtime.progress import Progress
+from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.run_folder import RunFolder
+from shoal.runtime.supervisor import Supervisor
 
 
 @pytest.fixture
@@ -65,3 +72,23 @@ def test_without_room_no_shard_is_left(plan: Plan, monkeypatch: pytest.MonkeyPat
     assert made and sorted(path.name for path in plan.paths.replay.glob("shard_*")) == [
         f"shard_{actor:03d}" for actor in range(3)
     ]
+
+
+@pytest.mark.parametrize(("limit", "trained", "left"), [(None, 70.0, None), (100.0, 70.0, 30.0), (60.0, 70.0, 1.0)])
+def test_a_run_goes_on_with_the_seconds_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, trained: float, left: float | None
+) -> None:
+    stop: dict[str, Any] = {"steps": 1_000_000, "seconds": limit}
+    plan, ledger = prepared(tmp_path, corridor(runtime="ray", stop=stop))
+    clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(supervision, "time", clock)
+    with MetricsLog(tmp_path, []) as log:
+        supervisor = Supervisor(plan, ledger, log, Progress(quiet=True), 0)
+        ledger.add(LedgerWord.BASE_STEPS, 100)
+        supervisor.tick()
+        clock.now += trained  # also while its roles end, after the last look at the limit
+        supervisor.actors_next = plan.settings.actors + 2
+        more = grow(plan, supervisor, RunFolder(tmp_path), [])
+    assert more.settings.stop.seconds == left and more.settings.stop.steps == 1_000_000
+    there = with_settings(*without_settings(more))  # as other nodes read it: 0 seconds would be refused
+    assert there.settings.actors == plan.settings.actors + 2 == grown(plan, RunFolder(tmp_path)).settings.actors

@@ -196,6 +196,7 @@ def test_a_run_that_goes_on_is_not_resumed(url: str, folder: RunFolder, place: C
         ("nosuch://bucket/shoal", "Protocol not known: nosuch"),
         ("ftp://127.0.0.1:1/shoal", "Connection refused"),
         ("/mnt/nas", "no URL, such as file:///folder"),
+        ("file://mnt/nas", "three slashes and the whole path"),
         ("file:///proc/shoal", "No such file or directory"),
     ],
 )

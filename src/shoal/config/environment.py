@@ -106,7 +106,7 @@ def _until_the_end(suited: Mapping[str, Any], asked: Mapping[str, Any]) -> Mappi
 
     def chosen(section: str, name: str) -> Any:
         given = asked.get(section)
-        return given[name] if isinstance(given, Mapping) and name in given else suited[section].get(name)
+        return given[name] if isinstance(given, Mapping) and name in given else suited.get(section, {}).get(name)
 
     own, steps = suited["algorithm"], _set(asked, "stop", "steps")
     ratio, batch = chosen("replay", "samples_per_insert"), chosen("learner", "batch_size")

@@ -71,10 +71,13 @@ def execute(
     with _in_words(folder), folder.lock(), signals or StopSignals() as signals, shown as progress:
         if not resume:  # first, so that the folder can be opened whatever happens next
             folder.write_run_json(seed=plan.settings.seed, command=sys.argv, config_end=CONFIG_END)
+        with failure_written(folder):
+            copy = open_copy(plan.settings.checkpoints.path, folder)
         going_on: Plan | None = plan
-        while going_on is not None:
-            summary, going_on = _execute_once(going_on, folder, resume, wandb, progress, signals)
-            resume = True
+        with keep_copy(copy, folder, progress.note, signals):
+            while going_on is not None:
+                summary, going_on = _execute_once(going_on, folder, resume, wandb, progress, signals)
+                resume = True
     return summary
 
 
@@ -95,7 +98,6 @@ def _execute_once(
 
                 nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
                 plan = nodes.plan
-            copy = open_copy(settings.checkpoints.path, folder)
             replay, why = earlier_replay(folder)
             if replay is not None:
                 held.enter_context(replay)
@@ -135,7 +137,7 @@ def _execute_once(
         for text in (*_announce(plan, roster, needed), *notes):
             progress.note(text)
         sinks = make_sinks(folder.path, wandb, progress.note)
-        with keep_copy(copy, folder, progress.note, signals), MetricsLog(folder.path, sinks) as log:
+        with MetricsLog(folder.path, sinks) as log:
             earlier = read_metrics(folder.metrics_jsonl)
             wall = float(earlier[-1]["wall"]) if earlier else 0.0
             file = folder.path / CURRICULUM_FILE

@@ -45,5 +45,6 @@ def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder, avoided: Collect
     except NoSpace as error:
         supervisor.note(f"there is no room for more actors: {error}")
         more = replace(plan, settings=plan.settings.model_copy(update={"actors_join": False}))
-    stop = more.settings.stop.model_copy(update={"seconds": supervisor.seconds_left})  # of all, not of each execution
+    left = supervisor.seconds_left  # of all, not of each execution
+    stop = more.settings.stop.model_copy(update={"seconds": None if left is None else max(1.0, left)})
     return replace(more, settings=more.settings.model_copy(update={"stop": stop}), avoided=frozenset(avoided))

@@ -31,7 +31,9 @@ CALM_SECONDS = 30.0
 
 
 class Newcomers:
-    """Looks for nodes with free cores on which a run has nothing."""
+    """Looks for free cores. A node that joins while a run is stopped gets some of its actors, and may have more room:
+    so nodes that the run uses are looked at, too.
+    """
 
     def __init__(self, nodes: Nodes, plan: Plan, run: Path, roles: int, note: Callable[[str], None]) -> None:
         """Args:
@@ -44,7 +46,8 @@ class Newcomers:
         self._nodes, self._plan, self._run, self._roles, self._note = nodes, plan, run, roles, note
         self._began = self._looked = self._newest = time.monotonic()
         self._asked: dict[str, Any] = {}
-        """What nodes were asked: whether they can take actors."""
+        """What nodes were asked: whether they can take more actors."""
+        self._refused: set[str] = set()
         self._served = int(plan.settings.actor.inference == "served")
 
     def look(self) -> int:
@@ -54,24 +57,28 @@ class Newcomers:
         if crowded or now - self._looked < LOOK_SECONDS:
             return 0
         self._looked = now
-        found = [node for node in self._unused() if self._room(node) > 0]
+        left_out = self._nodes.avoided | self._refused
+        alive = [node for node in alive_nodes(self._nodes.home.node.id) if node.id not in left_out]
+        found = [node for node in alive if self._room(node) > 0]
         for node in found:
             if node.id not in self._asked:
                 self._asked[node.id], self._newest = self._ask(node), now
         calm = now - self._began > CALM_SECONDS and now - self._newest > SETTLE_SECONDS
         able = [node for node in found if calm and self._is_able(node)]
-        before = self._plan.settings.actors
-        actors = before + sum(map(self._room, able))
-        if actors == before or not self._fits_at_home(actors, able):
+        before, room = self._plan.settings.actors, sum(map(self._room, able))
+        actors = before if self._nodes.crowded else before + room
+        relieves = bool(self._plan.actors_here) and room >= self._lacking  # else home would only be crowded again
+        if not room or (self._nodes.crowded and not relieves) or not self._fits_at_home(actors, able):
             return 0
         names = ", ".join(node.name for node in able)
         self._note(f"free cores on {names}: the run stops for a moment, and goes on with {actors} actors")
         return actors
 
-    def _unused(self) -> list[Node]:
-        nodes = self._nodes
-        known = nodes.avoided.union(site.node.id for site in (nodes.home, *nodes.outposts))
-        return [node for node in alive_nodes(nodes.home.node.id) if node.id not in known]
+    @property
+    def _lacking(self) -> int:
+        """Cores that the roles at home do not have, if they share them."""
+        shares = [need["CPU"] for need in self._nodes.home.needs if need["CPU"]]
+        return round(len(shares) - sum(shares))
 
     def _room(self, node: Node) -> int:
         return int(node.cpus) - self._served
@@ -93,12 +100,16 @@ class Newcomers:
         except RayTaskError as error:
             self._refuse([node], str(error.cause))
         except RayError:  # it is gone again; if it comes back, it has another name
-            self._nodes.avoided.add(node.id)
+            self._leave_out([node])
         return False
 
+    def _leave_out(self, nodes: list[Node]) -> None:
+        self._refused |= {node.id for node in nodes}
+        self._nodes.avoided |= self._refused - {site.node.id for site in (self._nodes.home, *self._nodes.outposts)}
+
     def _refuse(self, nodes: list[Node], why: str) -> None:
-        self._nodes.avoided |= {node.id for node in nodes}
-        self._note(f"{', '.join(node.name for node in nodes)} could take actors, and gets none: {why}")
+        self._leave_out(nodes)
+        self._note(f"{', '.join(node.name for node in nodes)} could take more actors, and gets none: {why}")
 
     def _fits_at_home(self, actors: int, able: list[Node]) -> bool:
         """Whether home has memory for the mirrors of the new actors."""

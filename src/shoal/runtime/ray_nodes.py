@@ -116,12 +116,12 @@ class Nodes:
         nodes, left = self._usable, set(range(plan.settings.actors))
         by_id = {node.id: node for node in nodes}
         self.home.node, self.outposts = by_id[self.cluster.node["NodeID"]], []
-        room = {node.id: node.cpus for node in nodes}
+        room, served = {node.id: node.cpus for node in nodes}, plan.settings.actor.inference == "served"
         for name, one in sorted(found, key=lambda pair: -pair[1].epoch):
             actors = tuple(sorted(one.starts))
             if left.issuperset(actors) and name in by_id:
                 left -= set(actors)
-                room[name] -= len(actors)
+                room[name] -= len(actors) + served
                 self.outposts.append(Site(by_id[name], actors, one, one.path))
         free = [replace(node, cpus=room[node.id]) for node in nodes]
         home, beside = next(node for node in free if node.here), plan.settings.learners + 1
@@ -130,7 +130,6 @@ class Nodes:
         else:
             fits = all(node.cpus >= 0 for node in free)
             choose_home([home] if fits else [], beside, gpu=False)
-            served = plan.settings.actor.inference == "served"
             placed = place_actors(free, home, beside, len(left), servers=served)
         for node in dict.fromkeys(placed):
             if not node.here:

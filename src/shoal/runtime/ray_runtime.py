@@ -23,7 +23,7 @@ from shoal.runtime.fleet import supervise
 from shoal.runtime.placement import gpu_shares
 from shoal.runtime.ray_cluster import cluster
 from shoal.runtime.ray_hosts import Host, pid_words, role_error, without_settings
-from shoal.runtime.ray_newcomers import Newcomers
+from shoal.runtime.ray_newcomers import CALM_SECONDS, Newcomers
 from shoal.runtime.ray_nodes import Nodes
 from shoal.runtime.roster import Bounds, RosterEntry, count_roles
 from shoal.runtime.run_folder import RunFolder, Status
@@ -122,7 +122,9 @@ class _RayFleet:
     def work(self, *, trains: bool) -> None:
         if trains:
             self._collect()
-            if self._newcomers is not None and (actors := self._newcomers.look()):
+            left = self._supervisor.seconds_left
+            soon_over = left is not None and left < CALM_SECONDS
+            if self._newcomers is not None and not soon_over and (actors := self._newcomers.look()):
                 self._supervisor.actors_next = actors
                 self._supervisor.interrupt()
         self._assign(trains)

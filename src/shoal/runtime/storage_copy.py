@@ -42,6 +42,8 @@ class StorageFolder:
         self.url = url.rstrip("/")
         if "://" not in url:
             raise ValueError("that is no URL, such as file:///folder or s3://bucket/folder")
+        if url.startswith("file://") and not url.startswith("file:///"):  # each node would take its own working folder
+            raise ValueError("a file's URL has three slashes and the whole path, such as file:///mnt/nas")
         self.connect()
         self._stamps: dict[str, Stamp] | None = None
         self._part: Any = None
