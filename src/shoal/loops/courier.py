@@ -46,6 +46,8 @@ LOOK_SECONDS, CALM_LOOK_SECONDS = 0.001, 0.005
 """Between two looks at the shards, where actors wait for an answer and where they do not: each takes a little of a core
 that actors could use.
 """
+AHEAD_SECONDS = 0.25
+"""How long a row waits for its parcel at most: what is on the way is what the actors write in this time."""
 RATE_SECONDS = 0.5
 """The shortest time over which the learner's draws are measured."""
 _COUNTED = (Header.HEAD, Header.STEPS, Header.EPISODES)
@@ -300,7 +302,8 @@ class HomeFolder:
             # for a learner that is far ahead.
             due = max(0, int(self._limiter.error(self._ledger.inserts, 0)))
             words[LedgerWord.SAMPLES] = min(words[LedgerWord.SAMPLES], due + self._tolerance)
-        words[LedgerWord.SAMPLES] += round(self._sampling_rate(words[LedgerWord.SAMPLES]) * horizon + self._on_the_way)
+        rate = self._sampling_rate(words[LedgerWord.SAMPLES])
+        words[LedgerWord.SAMPLES] += round(rate * horizon + min(rate * AHEAD_SECONDS, self._on_the_way))
         counted = self._words(range(len(self._headers)), _COUNTED)
         number = next(self._orders)
         return Order(number, np.array(words, np.uint64), counted, granted, np.array(fates, np.uint64), version)

@@ -29,7 +29,9 @@ from shoal.types import EnvSpec
 QUEUED_BATCHES = 2
 """What a queue without a capacity of its own holds: its part of a batch being learned from, and of one ready."""
 QUEUED_STEPS = 800
-"""What it holds at least for each outpost, in steps: what a parcel brings, while the learner takes as much."""
+"""What it also holds for each outpost, in steps: what a parcel brings, while the learner takes as much."""
+MOST_QUEUED_BATCHES = 6
+"""What it holds at most for that: with 12 batches of 128 steps, IMPALA on CartPole needed five times as many steps."""
 _SEED_NUMBERS = {"actor": 1, "policy": 2, "learner": 3, "evaluator": 4, "replay": 5, "inference": 6}
 
 
@@ -121,8 +123,8 @@ class Plan:
         """Sequences that a queue without a capacity of its own holds."""
         most = self.settings.most_draws
         fresh = (round(part.ratio * most) for part in self.settings.replay.selectors if part.is_queue)
-        on_the_way = QUEUED_STEPS * len(self.outposts) // self.span.stride
-        return max(QUEUED_BATCHES * max(1, max(fresh, default=0)), on_the_way)
+        batch, on_the_way = max(1, max(fresh, default=0)), QUEUED_STEPS * len(self.outposts) // self.span.stride
+        return max(QUEUED_BATCHES * batch, min(MOST_QUEUED_BATCHES * batch, on_the_way))
 
     @property
     def queue_rows(self) -> int | None:
