@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from tests.fakes import corridor, prepared
 
+from shoal.config.load import load_target
 from shoal.errors import NoSpace
 from shoal.loops.plan import Plan, make_plan
 from shoal.loops.preparation import prepare, prepare_more
 from shoal.loops.run_paths import RunPaths
 from shoal.replay import LedgerWord, shard_files
 from shoal.runtime import supervisor as supervision
-from shoal.runtime.growth import ACTORS_FILE, grow, grown
+from shoal.runtime.growth import ACTORS_FILE, grow, grown, most_actors
 from shoal.runtime.metrics import MetricsLog
 from shoal.runtime.progress import Progress
 from shoal.runtime.ray_hosts import with_settings, without_settings
@@ -92,3 +93,10 @@ def test_a_run_goes_on_with_the_seconds_that_are_left(
     assert more.settings.stop.seconds == left and more.settings.stop.steps == 1_000_000
     there = with_settings(*without_settings(more))  # as other nodes read it: 0 seconds would be refused
     assert there.settings.actors == plan.settings.actors + 2 == grown(plan, RunFolder(tmp_path)).settings.actors
+
+
+def test_actors_that_several_learners_could_not_share_are_left_out() -> None:
+    words = ("algo=impala", "actors=2", "batch_size=16")
+    alone, shared = (make_plan(load_target("CartPole-v1", (*words, f"learners={one}"))) for one in (1, 2))
+    assert [most_actors(alone, room) for room in (0, 1, 2)] == [2, 3, 4]
+    assert [most_actors(shared, room) for room in (0, 1, 2, 3)] == [2, 2, 4, 4]

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from shoal.errors import NoSpace
 from shoal.files import read_object
-from shoal.loops.plan import Plan
+from shoal.loops.plan import Plan, learner_draws
 from shoal.loops.preparation import prepare_more
+from shoal.replay.shares import divides
 from shoal.runtime.run_folder import RunFolder
 from shoal.runtime.supervisor import Supervisor
 
@@ -26,6 +27,17 @@ def grown(plan: Plan, folder: RunFolder) -> Plan:
     if isinstance(actors, int) and plan.settings.actors < actors <= MOST_ACTORS:
         return plan.with_actors(actors)
     return plan
+
+
+def most_actors(plan: Plan, room: int) -> int:
+    """How many actors a run can have with room for so many more: several learners must be able to divide a batch."""
+    ratios = [part.ratio for part in plan.settings.replay.selectors]
+    for actors in range(min(plan.settings.actors + room, MOST_ACTORS), plan.settings.actors, -1):
+        settings = plan.with_actors(actors).settings
+        draws = learner_draws(settings, settings.most_draws)
+        if len(draws) == 1 or all(divides(ratios, part) for part in draws):
+            return actors
+    return plan.settings.actors
 
 
 def grow(plan: Plan, supervisor: Supervisor, folder: RunFolder, avoided: Collection[str]) -> Plan:

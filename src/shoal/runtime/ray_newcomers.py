@@ -17,6 +17,7 @@ from shoal.loops.plan import Plan
 from shoal.loops.preparation import needed_bytes
 from shoal.replay.compression import readable
 from shoal.replay.storage import available, choose_folder, gib
+from shoal.runtime.growth import most_actors
 from shoal.runtime.placement import Node
 from shoal.runtime.ray_hosts import with_settings, without_settings
 from shoal.runtime.ray_nodes import Nodes
@@ -66,9 +67,9 @@ class Newcomers:
         calm = now - self._began > CALM_SECONDS and now - self._newest > SETTLE_SECONDS
         able = [node for node in found if calm and self._is_able(node)]
         before, room = self._plan.settings.actors, sum(map(self._room, able))
-        actors = before if self._nodes.crowded else before + room
-        relieves = bool(self._plan.actors_here) and room >= self._lacking  # else home would only be crowded again
-        if not room or (self._nodes.crowded and not relieves) or not self._fits_at_home(actors, able):
+        actors = before if self._nodes.crowded else most_actors(self._plan, room)
+        relieves = self._nodes.crowded and bool(self._plan.actors_here) and room >= self._lacking
+        if not room or not (actors > before or relieves) or not self._fits_at_home(actors, able):
             return 0
         names = ", ".join(node.name for node in able)
         self._note(f"free cores on {names}: the run stops for a moment, and goes on with {actors} actors")
