@@ -79,7 +79,7 @@ def trials(tasks: Iterable[str], seeds: int) -> list[Trial]:
     ]
 
 
-def stored(path: Path = STORE) -> dict[Trial, dict[str, Any]]:
+def stored(path: Path) -> dict[Trial, dict[str, Any]]:
     """Finished runs; the last result of a trial counts, and a line cut off by a crash is skipped."""
     found: dict[Trial, dict[str, Any]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -89,21 +89,25 @@ def stored(path: Path = STORE) -> dict[Trial, dict[str, Any]]:
     return found
 
 
+def not_there(wanted: Iterable[Trial], there: Mapping[Trial, dict[str, Any]]) -> list[Trial]:
+    """Those without a result; failed ones are tried again, those that missed the goal are not."""
+    return [trial for trial in wanted if "error" in there.get(trial, {"error": "not run"})]
+
+
 def learning_rows(options: argparse.Namespace) -> list[Row]:
     """Runs what is missing, then judges what is there."""
     if options.fresh:
-        STORE.unlink(missing_ok=True)
+        options.store.unlink(missing_ok=True)
     if not options.report:
-        work(trials(TASKS, 1 if options.quick else SEEDS))
-    return judged(stored())
+        work(trials(TASKS, 1 if options.quick else SEEDS), options.store)
+    return judged(stored(options.store))
 
 
-def work(wanted: list[Trial]) -> None:
-    """Runs those that have no result yet; failed ones are tried again."""
+def work(wanted: list[Trial], store: Path) -> None:
+    """Runs those that have no result yet and stores each as it comes."""
     from tests.lab import light_cluster
 
-    there = stored()
-    missing = [trial for trial in wanted if "error" in there.get(trial, {"error": "not run"})]
+    missing = not_there(wanted, stored(store))
     say(f"  {len(wanted) - len(missing)} of {len(wanted)} runs are there")
     if not missing:
         return
@@ -113,10 +117,10 @@ def work(wanted: list[Trial]) -> None:
             found = {**asdict(trial), **run(trial, lab), "total_seconds": time.monotonic() - began}
             found |= {"commit": _run("git", "rev-parse", "HEAD"), "load": os.getloadavg()[0]}
             found["time"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            with STORE.open("a") as file:
-                file.write(json.dumps(found) + "\n")
+            with store.open("a") as file:
+                file.write("\n" + json.dumps(found))  # the line before may be cut off
             steps = f"{found['steps']:,} steps" if found.get("steps") else found.get("error", "goal not reached")
-            left = remaining(missing[number:], stored()) / 60
+            left = remaining(missing[number:], stored(store)) / 60
             where = f"{trial.nodes} node{'s' * (trial.nodes > 1)}"
             took = found["total_seconds"]
             say(
@@ -235,7 +239,7 @@ def _row(task: str, three: list[dict[str, Any]], one: list[dict[str, Any]]) -> R
     row.peer, row.ratio = "one node", value
     row.bar = f"{SEEDS} of {SEEDS} solve, median <= one node's max"
     if min(len(three), len(one)) >= SEEDS:
-        row.holds = solved == len(three) and row.shoal <= here.max()
+        row.holds = bool(solved == len(three) and row.shoal <= here.max())
     chance = permutation_p(there, here, np.arange(len(there)), np.arange(len(here)), np.random.default_rng(0))
     row.others = {
         **{"solved": solved, "min": there.min(), "max": there.max()},
@@ -244,7 +248,7 @@ def _row(task: str, three: list[dict[str, Any]], one: list[dict[str, Any]]) -> R
         "seconds": statistics.median(run["seconds"] or SECONDS for run in three),
         "one node: seconds": statistics.median(run["seconds"] or SECONDS for run in one),
     }
-    row.others = {name: float(number) for name, number in row.others.items()}
+    row.others = {name: float(number) for name, number in row.others.items() if math.isfinite(number)}
     return row
 
 

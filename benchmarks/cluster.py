@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _cluster_batches import PACE, batches_while_filled, cpu_per_mb, link_rows, priority_rows
-from _cluster_learning import SECONDS, learning_rows, stored
+from _cluster_learning import SECONDS, STORE, learning_rows, stored
 from _cluster_rows import Rig, cut_flow, pong_frames
 from _cluster_runs import call_rows, single_rows
 from _harness import RESULTS, Measured, Row, bounded, compared, described, report, say
@@ -95,9 +96,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fresh", action="store_true", help="learning: forget the runs that are there")
     parser.add_argument("--report", action="store_true", help="learning: run nothing")
+    parser.add_argument("--store", type=Path, default=STORE, help="learning: where finished runs are kept")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.rounds = 1.5, 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs and nodes are ended, too
     frames = None if options.only == "learning" else pong_frames()
     on_rig: dict[str, Callable[[Rig], list[Row]]] = {
         "rows": lambda rig: full_speed(rig, options),
@@ -112,7 +115,7 @@ def main() -> int:
         "single": lambda: single_rows(4 * options.rounds),
         "learning": lambda: learning_rows(options),
     }
-    chosen = options.only.split(",") if options.only else [*on_rig, *alone][:-1]
+    chosen = options.only.split(",") if options.only else [part for part in (*on_rig, *alone) if part != "learning"]
     if unknown := set(chosen) - set(on_rig) - set(alone):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if {*NEEDS_LAB} & {*chosen} and (reason := unavailable()):
@@ -130,7 +133,7 @@ def main() -> int:
             measured[part] = measure()
     parts = {**kept_parts(), **{part: measured_now(options, rows) for part, rows in measured.items()}}
     if "learning" in measured:
-        parts["learning"] |= {"seconds": SECONDS, "rounds": 1, "runs": list(stored().values())}
+        parts["learning"] |= {"seconds": SECONDS, "rounds": 1, "runs": list(stored(options.store).values())}
     ordered = [part for part in (*on_rig, *alone) if part in parts]
     rows = [Row(**row) for part in ordered for row in parts[part]["rows"]]
     settings = {part: {key: value for key, value in parts[part].items() if key != "rows"} for part in ordered}
@@ -159,4 +162,8 @@ def kept_parts() -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("Interrupted; nothing is left running.")
+        sys.exit(130)
