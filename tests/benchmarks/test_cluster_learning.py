@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium
 import psutil
 import pytest
 
@@ -19,6 +20,7 @@ import shoal
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
+RUN = {"seconds": 1.0, "curve": [[1, 10.0]]}
 
 
 @pytest.fixture
@@ -29,10 +31,10 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return _cluster_learning  # type: ignore[no-any-return]
 
 
-def results(learning: ModuleType, three: list[int | None], one: list[int | None], task: str = "cartpole_ppo") -> Any:
+def results(learning: ModuleType, three: list[int | None], one: list[int | None], task: str = "pendulum_td3") -> Any:
     def runs(nodes: int, steps: list[int | None]) -> dict[Any, dict[str, Any]]:
         return {
-            learning.Trial(task, seed, nodes): {"steps": value, "env_steps": value or 100_000, "seconds": 1.0}
+            learning.Trial(task, seed, nodes): {"steps": value, "env_steps": value or 100_000, **RUN}
             for seed, value in enumerate(steps, start=1)
         }
 
@@ -41,12 +43,31 @@ def results(learning: ModuleType, three: list[int | None], one: list[int | None]
 
 def test_every_task_has_a_seed_before_any_has_the_next_and_both_sides_alternate(learning: ModuleType) -> None:
     every = learning.trials(learning.TASKS, 3)
-    assert len(set(every)) == len(every) == 11 * 3 * 2
-    assert [trial.seed for trial in every] == sorted(trial.seed for trial in every)
-    pairs = list(zip(every[::2], every[1::2], strict=True))
+    assert len(set(every)) == len(every) == 15 * 3 * 2
+    quick = [trial.task in learning.QUICK for trial in every]
+    assert quick == sorted(quick) and sum(quick) == 4 * 3 * 2, "those with a better measurement come last"
+    main = every[: 11 * 3 * 2]
+    assert [trial.seed for trial in main] == sorted(trial.seed for trial in main)
+    pairs = list(zip(main[::2], main[1::2], strict=True))
     assert all((a.task, a.seed) == (b.task, b.seed) for a, b in pairs)
     assert [a.nodes for a, _ in pairs] == [3] * 11 + [1] * 11 + [3] * 11
     assert len({trial.task for trial in every[:22]}) == 11
+
+
+def test_a_paced_environment_is_slow_until_the_file_exists(learning: ModuleType, tmp_path: Path) -> None:
+    from _paced_env import SECONDS, Paced  # type: ignore[import-not-found]
+
+    env = Paced(gymnasium.make("CartPole-v1"), until=str(tmp_path / "go"))
+    env.reset(seed=0)
+    began = time.perf_counter()
+    env.step(0)
+    assert time.perf_counter() - began >= SECONDS
+    (tmp_path / "go").touch()
+    env.step(0)
+    (tmp_path / "go").unlink()  # it does not look again
+    began = time.perf_counter()
+    env.step(0)
+    assert time.perf_counter() - began < SECONDS
 
 
 def test_the_store_goes_on_with_what_is_missing(learning: ModuleType, tmp_path: Path) -> None:
@@ -80,12 +101,13 @@ def test_a_ratio_comes_with_its_uncertainty(learning: ModuleType) -> None:
     apart, both = learning.judged(results(learning, twice, one))
     assert apart.ratio == both.shoal == pytest.approx(2)
     assert apart.others["ratio 95 % from"] < 2 < apart.others["to"] and apart.others["p (exact rank test)"] > 0.05
+    assert apart.others["at the first look"] == 5
     assert apart.shoal == 60_000 and apart.best_peer == 30_000
     same = results(learning, one, one, "pendulum_sac") | results(learning, twice, one)
     assert learning.judged(same)[-1].shoal == pytest.approx(2**0.5), "tasks count alike"
     missed = learning.judged(results(learning, [None] * 5, one))[0]
     assert missed.others["p (exact rank test)"] == pytest.approx(2 / 252), "a miss is later than every step"
-    failed = results(learning, twice, one) | {learning.Trial("cartpole_ppo", 1, 3): {"error": "exit code 1"}}
+    failed = results(learning, twice, one) | {learning.Trial("pendulum_td3", 1, 3): {"error": "exit code 1"}}
     assert learning.judged(failed)[0].holds is None
 
 
