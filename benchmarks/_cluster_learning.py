@@ -33,7 +33,7 @@ SCENARIOS = (
     *("cartpole_apex_dqn", "cartpole_apex_qr_dqn", "cartpole_impala", "cartpole_impact_replay", "cartpole_ppo"),
     *("cartpole_a3c", "pendulum_sac", "pendulum_td3", "pendulum_d4pg", "pendulum_apex_dpg"),
 )
-QUICK = ("cartpole_impala", "cartpole_impact_replay", "cartpole_ppo", "cartpole_a3c")
+QUICK = ("cartpole_impala", "cartpole_impact_replay")
 """Often solved before the evaluator, which starts with the first weights, is ready to look: its start would be
 measured, not learning. They are run a second time, `_paced`: environments are slow until the evaluator is ready.
 """
@@ -86,6 +86,16 @@ def stored(path: Path) -> dict[Trial, dict[str, Any]]:
             one = json.loads(line)
             found[Trial(one["task"], one["seed"], one["nodes"])] = one
     return found
+
+
+def told_runs(path: Path) -> list[dict[str, Any]]:
+    """Finished runs for the results file: of the curves, how many looks there were and the step of the first."""
+    runs = []
+    for one in stored(path).values():
+        curve = one.get("curve", [])
+        runs.append({name: value for name, value in one.items() if name != "curve"} | {"looks": len(curve)})
+        runs[-1]["first_look"] = curve[0][0] if curve else None
+    return runs
 
 
 def not_there(wanted: Iterable[Trial], there: Mapping[Trial, dict[str, Any]]) -> list[Trial]:

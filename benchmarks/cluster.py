@@ -29,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _cluster_batches import PACE, batches_while_filled, cpu_per_mb, link_rows, priority_rows
-from _cluster_learning import SECONDS, STORE, learning_rows, stored
+from _cluster_learning import SECONDS, STORE, learning_rows, told_runs
 from _cluster_rows import Rig, cut_flow, pong_frames
 from _cluster_runs import call_rows, single_rows
 from _harness import RESULTS, Measured, Row, bounded, compared, described, report, say
@@ -133,7 +133,7 @@ def main() -> int:
             measured[part] = measure()
     parts = {**kept_parts(), **{part: measured_now(options, rows) for part, rows in measured.items()}}
     if "learning" in measured:
-        parts["learning"] |= {"seconds": SECONDS, "rounds": 1, "runs": list(stored(options.store).values())}
+        parts["learning"] |= {"seconds": SECONDS, "rounds": 1, "runs": told_runs(options.store)}
     ordered = [part for part in (*on_rig, *alone) if part in parts]
     rows = [Row(**row) for part in ordered for row in parts[part]["rows"]]
     settings = {part: {key: value for key, value in parts[part].items() if key != "rows"} for part in ordered}
