@@ -93,6 +93,7 @@ def test_the_bar_wants_every_seed_and_a_median_within_the_spread(learning: Modul
     assert verdict([1_000, 2_000, 50_001, 90_000, 90_000], one) is False, "the median is above all of one node"
     assert verdict([1_000, 2_000, 3_000, 4_000, None], one) is False, "one does not solve it"
     assert verdict([1_000] * 4, one) is None and verdict([1_000] * 5, one[:4]) is None
+    assert verdict([1_000, None], one) is False, "more seeds cannot mend that"
 
 
 def test_a_ratio_comes_with_its_uncertainty(learning: ModuleType) -> None:
