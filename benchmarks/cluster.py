@@ -4,8 +4,11 @@ Two nodes in network namespaces of this machine, joined by a switch; role, couri
 without environments fill the outpost's shards with frames of Pong. Plain TCP between the same two nodes is measured in
 turn. The nodes share this machine's cores, so speeds are lower bounds; shares and counts are not affected.
 
-Parts (`--only rows,lag`): rows, lag, batches, link, priorities, compress, calls, single. The results file keeps the
-rows of parts that are not measured again.
+Parts (`--only rows,lag`): rows, lag, batches, link, priorities, compress, calls, single; and learning, which takes an
+hour and runs only when it is named. The results file keeps the rows of parts that are not measured again.
+
+    make bench-cluster ARGS="--only learning"             # goes on with what is missing; --fresh starts over
+    make bench-cluster ARGS="--only learning --report"    # judges what is there
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 from collections.abc import Callable
@@ -25,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _cluster_batches import PACE, batches_while_filled, cpu_per_mb, link_rows, priority_rows
+from _cluster_learning import SECONDS, STORE, learning_rows, told_runs
 from _cluster_rows import Rig, cut_flow, pong_frames
 from _cluster_runs import call_rows, single_rows
 from _harness import RESULTS, Measured, Row, bounded, compared, described, report, say
@@ -89,10 +94,14 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="shorter and fewer rounds")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fresh", action="store_true", help="learning: forget the runs that are there")
+    parser.add_argument("--report", action="store_true", help="learning: run nothing")
+    parser.add_argument("--store", type=Path, default=STORE, help="learning: where finished runs are kept")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.rounds = 1.5, 2
-    frames = pong_frames()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs and nodes are ended, too
+    frames = None if options.only == "learning" else pong_frames()
     on_rig: dict[str, Callable[[Rig], list[Row]]] = {
         "rows": lambda rig: full_speed(rig, options),
         "lag": lambda rig: lag(rig, options),
@@ -104,8 +113,9 @@ def main() -> int:
         "compress": lambda: compressed(frames, options),
         "calls": lambda: call_rows((2,) if options.quick else (2, 4, 8), 8 if options.quick else 20),
         "single": lambda: single_rows(4 * options.rounds),
+        "learning": lambda: learning_rows(options),
     }
-    chosen = options.only.split(",") if options.only else [*on_rig, *alone]
+    chosen = options.only.split(",") if options.only else [part for part in (*on_rig, *alone) if part != "learning"]
     if unknown := set(chosen) - set(on_rig) - set(alone):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     if {*NEEDS_LAB} & {*chosen} and (reason := unavailable()):
@@ -122,6 +132,8 @@ def main() -> int:
             say(part)
             measured[part] = measure()
     parts = {**kept_parts(), **{part: measured_now(options, rows) for part, rows in measured.items()}}
+    if "learning" in measured:
+        parts["learning"] |= {"seconds": SECONDS, "rounds": 1, "runs": told_runs(options.store)}
     ordered = [part for part in (*on_rig, *alone) if part in parts]
     rows = [Row(**row) for part in ordered for row in parts[part]["rows"]]
     settings = {part: {key: value for key, value in parts[part].items() if key != "rows"} for part in ordered}
@@ -150,4 +162,8 @@ def kept_parts() -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("Interrupted; nothing is left running.")
+        sys.exit(130)
