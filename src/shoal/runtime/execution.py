@@ -10,7 +10,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shoal.errors import CheckpointError, ConfigError, MachineError, NoSpace, RunInUse, ShoalError, explained
+from shoal.errors import (
+    CheckpointError,
+    ConfigError,
+    MachineError,
+    NoSpace,
+    PlacementError,
+    RunInUse,
+    ShoalError,
+    explained,
+)
 from shoal.files import read_object
 from shoal.loops.assembly import open_ledger
 from shoal.loops.checkpoint import BEST, list_checkpoints, load_checkpoint
@@ -39,6 +48,9 @@ from shoal.runtime.sinks import WandbSettings, make_sinks
 from shoal.runtime.storage_copy import keep_copy, open_copy
 from shoal.runtime.supervisor import Supervisor
 from shoal.sharing import connect_registry
+
+GROWN_TRIES = 2
+"""How often a run that goes on with more actors tries to start with them."""
 
 
 def execute(
@@ -74,9 +86,17 @@ def execute(
         with failure_written(folder):
             copy = open_copy(plan.settings.checkpoints.path, folder)
         going_on: Plan | None = plan
+        tries = 1
         with keep_copy(copy, folder, progress.note, signals):
             while going_on is not None:
-                summary, going_on = _execute_once(going_on, folder, resume, wandb, progress, signals)
+                try:
+                    summary, going_on = _execute_once(going_on, folder, resume, wandb, progress, signals)
+                    tries = GROWN_TRIES
+                except PlacementError as error:  # a newcomer can be gone again before the run has begun there
+                    tries -= 1
+                    if not tries:
+                        raise
+                    progress.note(f"{error} The run starts once more without what is gone.")
                 resume = True
     return summary
 
@@ -97,6 +117,7 @@ def _execute_once(
                 from shoal.runtime.ray_nodes import join_nodes  # here: loads Ray
 
                 nodes = held.enter_context(join_nodes(plan, folder.path, mark, progress.note))
+                held.callback(nodes.release)  # this process may be connected for longer
                 plan = nodes.plan
             replay, why = earlier_replay(folder)
             if replay is not None:
