@@ -101,6 +101,7 @@ def main() -> int:
     if options.quick:
         options.seconds, options.rounds = 1.5, 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs and nodes are ended, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     frames = None if options.only == "learning" else pong_frames()
     on_rig: dict[str, Callable[[Rig], list[Row]]] = {
         "rows": lambda rig: full_speed(rig, options),

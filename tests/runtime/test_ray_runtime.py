@@ -15,7 +15,7 @@ from shoal.loops.plan import make_plan
 from shoal.metrics_file import read_metrics
 from shoal.runtime.execution import execute
 from shoal.runtime.placement import gpu_shares
-from shoal.runtime.ray_runtime import _cause
+from shoal.runtime.ray_hosts import role_error
 from shoal.runtime.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,14 +24,14 @@ TRACEBACK = "\x1b[36mray::Host.run()\x1b[39m (pid=7)\n  File learner.py, line 3\
 
 def test_an_unforeseen_error_is_one_sentence_and_its_traceback_is_in_a_file(tmp_path: Path) -> None:
     failure = RayTaskError("run", TRACEBACK, ValueError("\x1b[31mbad\x1b[0m"))
-    said = str(_cause("learner", failure, RunFolder(tmp_path)))
+    said = str(role_error("learner", failure, RunFolder(tmp_path)))
     assert said == f"learner failed: ValueError: bad (the traceback is in {tmp_path / 'error.txt'})"
     kept = (tmp_path / "error.txt").read_text()
     assert "learner.py, line 3" in kept and "\x1b" not in kept
 
 
 def test_an_error_of_ours_is_kept_as_it_is(tmp_path: Path) -> None:
-    error = _cause("actor 1", RayTaskError("run", TRACEBACK, EnvError("no such pole")), RunFolder(tmp_path))
+    error = role_error("actor 1", RayTaskError("run", TRACEBACK, EnvError("no such pole")), RunFolder(tmp_path))
     assert type(error) is EnvError and str(error) == "actor 1: no such pole"
     assert not (tmp_path / "error.txt").exists()
 
