@@ -235,9 +235,9 @@ class Nodes:
         return {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "scheduling_strategy": place}
 
     def release(self) -> None:
-        """Gives back what is reserved."""
+        """Gives back what is reserved. A Ray that has died would not answer."""
         for site in (self.home, *self.outposts):
-            if site.group is not None:
+            if site.group is not None and self.cluster.lost is None:
                 with suppress(RayError):
                     remove_placement_group(site.group)
                 site.group = None
