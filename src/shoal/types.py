@@ -109,6 +109,7 @@ class EnvSpec:
         action_low, action_high: bounds of a continuous action, flattened; empty for discrete actions.
         reward_threshold: the return at which the environment counts as solved, if it has one.
         unit_observations: whether all observed values are within [-1, 1] by their space, as one-hot vectors are.
+        binary_observations: whether they are zeros and ones only, as Discrete and MultiBinary observations become.
         action_nvec: where an action is several discrete choices (MultiDiscrete, MultiBinary): the number of each.
         obs_parts: the inputs of a network, if there are images or several agents among them; empty for vectors.
         agents: how many agents a lane holds at most; 0 for an ordinary environment. With agents, an observation has the
@@ -126,6 +127,7 @@ class EnvSpec:
     action_high: tuple[float, ...] = ()
     reward_threshold: float | None = None
     unit_observations: bool = False
+    binary_observations: bool = False
     action_nvec: tuple[int, ...] = ()
     obs_parts: tuple[ObsPart, ...] = ()
     agents: int = 0

@@ -69,6 +69,22 @@ def test_one_hot_observations_are_not_normalised() -> None:
     assert normalises("CartPole-v1") and not normalises("FrozenLake-v1")
 
 
+@pytest.mark.parametrize("env", ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1"])
+def test_observations_of_zeros_and_ones_have_settings_of_their_own(env: str) -> None:
+    def found(env: str, algo: str, name: str) -> Any:
+        return settings_for(env, algo).model_dump()["algorithm"][name]
+
+    for algo in ("ppo", "impala", "impact", "a3c"):
+        assert found(env, algo, "entropy_cost") == 0.05 > found("CartPole-v1", algo, "entropy_cost")
+    for algo in ("apex-dqn", "apex-qr-dqn"):
+        assert found(env, algo, "n_step") == 1 < found("CartPole-v1", algo, "n_step")
+
+
+def test_numbers_between_zero_and_one_are_not_zeros_and_ones() -> None:
+    spec = look_at("shoal/TMaze-v0")
+    assert spec is not None and spec.unit_observations and not spec.binary_observations
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3, 10, 100])
 def test_any_batch_can_be_set(batch: int) -> None:
     """The ratios of selectors that nobody set follow it."""

@@ -112,8 +112,13 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
     own = {"gae_lambda": 0.95, "normalize_values": True}
     if spec.sees_images:
         return {"algorithm": {**own, "torso": "small", "image_hidden": 256, "center_images": True}}
+    own |= {"normalize_observations": not spec.unit_observations}
+    if spec.binary_observations:
+        own |= {"entropy_cost": common.BINARY_ENTROPY}
+    elif not spec.continuous:
+        own |= {"repeat_exploration": True}  # MountainCar's goal is not found without it
     # Few lanes: small rollouts and many updates. CartPole was learned in fewer steps than with 8, and kept.
-    return {"algorithm": {**own, "normalize_observations": not spec.unit_observations}, "env": {"lanes": 2}}
+    return {"algorithm": own, "env": {"lanes": 2}}
 
 
 _ALIKE = common.sequence_algorithm(

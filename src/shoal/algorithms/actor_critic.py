@@ -33,6 +33,7 @@ from shoal.algorithms.interface import (
     PolicyContext,
     Width,
 )
+from shoal.algorithms.kinds import refuse_priorities
 from shoal.algorithms.learner import Division, GradientLearner, Loss, Objective
 from shoal.algorithms.moments import Statistics
 from shoal.algorithms.optimizer import TargetNetwork
@@ -86,15 +87,6 @@ def make_distribution(spec: EnvSpec) -> ActionDistribution:
     if spec.action_nvec:
         return MultiCategorical(spec.action_nvec)
     return Categorical(spec.num_actions) if spec.num_actions else DiagonalGaussian(int(np.prod(spec.action_shape)))
-
-
-def check_replay(config: ActorCriticConfig, selectors: tuple[str, ...]) -> None:
-    """Refuses draws by priority: no learner here computes any."""
-    if "prioritized" in selectors:
-        raise ConfigError(
-            "prioritized draws would be uniform, because this algorithm computes no priorities: "
-            "use uniform, newest, elite or attentive."
-        )
 
 
 def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
@@ -174,6 +166,12 @@ def sequence_learner(
     return GradientLearner(saved, [objective], follows, context, prepare=statistics, divide=divide, watched=watched)
 
 
+BINARY_ENTROPY = 0.05
+"""The entropy's weight where observations are one-hot. Each of their states has logits of its own, which become sure of
+the first actions that succeeded: on a slippery lake three of five seeds of PPO never got away from them.
+"""
+
+
 def suited_settings(
     spec: EnvSpec,
     own: Mapping[str, Any],
@@ -204,6 +202,7 @@ def suited_settings(
         "normalize_values": True,
         "repeat_exploration": not spec.continuous,
         "normalize_observations": not spec.unit_observations,
+        **({"entropy_cost": BINARY_ENTROPY} if spec.binary_observations else {}),
     }
     return {
         "algorithm": {**algorithm, **own},
@@ -220,7 +219,7 @@ def sequence_algorithm(
     queue: Mapping[str, Any],
     suited: Callable[[EnvSpec], Mapping[str, Any]],
     batch: Mapping[str, Any] | None = None,
-    check_replay: Callable[[Any, tuple[str, ...]], None] = check_replay,
+    check_replay: Callable[[Any, tuple[str, ...]], None] = refuse_priorities,
     records_value: Callable[[Any], bool] = lambda config: False,
 ) -> Algorithm:
     """An entry of the registry: what the algorithms differ in.

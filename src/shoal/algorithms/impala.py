@@ -26,7 +26,8 @@ Deviations from the papers:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -34,6 +35,7 @@ from shoal.algorithms import actor_critic as common
 from shoal.algorithms.actor_critic import ActorCriticConfig
 from shoal.algorithms.batches import SequenceBatch, after_burn_in
 from shoal.algorithms.interface import Learner, LearnerContext
+from shoal.algorithms.kinds import refuse_priorities
 from shoal.algorithms.learner import Loss
 from shoal.errors import ConfigError
 from shoal.networks import ActorCritic
@@ -85,7 +87,7 @@ class Config(ActorCriticConfig):
 
 def check_replay(config: Config, selectors: tuple[str, ...]) -> None:
     """Refuses cloning where nothing is replayed."""
-    common.check_replay(config, selectors)
+    refuse_priorities(config, selectors)
     if config.clear.enabled and config.clear.on == "replay" and set(selectors) <= {"fifo", "circular"}:
         raise ConfigError(
             "clear clones on replayed steps, and nothing is replayed: use "
@@ -146,20 +148,28 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
     return common.sequence_learner(config, context, network, loss, sums=3 * config.normalize_advantages)
 
 
+def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
+    """What learns on most environments."""
+    own: dict[str, Any] = {"laser": {"enabled": True}}
+    if not spec.sees_images and not spec.binary_observations:
+        # Twice as many updates as the family's, of twice the size: Acrobot, docs/learning.md.
+        own |= {"unroll": 16, "learning_rate": 1e-3}
+    return common.suited_settings(
+        spec,
+        own=own,
+        selectors=({"type": "fifo", "ratio": 0.125}, {"type": "uniform", "ratio": 0.875, "capacity": 500}),
+        image_selectors=({"type": "fifo", "ratio": 0.5}, {"type": "uniform", "ratio": 0.5, "capacity": 1000}),
+        batch_size=8,
+    )
+
+
 ALGORITHM = common.sequence_algorithm(
     "impala",
     "V-trace actor-critic, fresh sequences from a queue; replay, CLEAR and LASER as options",
     Config,
     make_learner,
     queue={"type": "fifo", "ratio": 1.0},
-    suited=lambda spec: common.suited_settings(
-        spec,
-        # Twice as many updates as the family's, of twice the size: FrozenLake and Acrobot, docs/learning.md.
-        own={"laser": {"enabled": True}} | ({} if spec.sees_images else {"unroll": 16, "learning_rate": 1e-3}),
-        selectors=({"type": "fifo", "ratio": 0.125}, {"type": "uniform", "ratio": 0.875, "capacity": 500}),
-        image_selectors=({"type": "fifo", "ratio": 0.5}, {"type": "uniform", "ratio": 0.5, "capacity": 1000}),
-        batch_size=8,
-    ),
+    suited=suited_settings,
     check_replay=check_replay,
     records_value=lambda config: config.clear.enabled,
 )

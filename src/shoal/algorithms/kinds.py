@@ -37,6 +37,15 @@ def require_rollouts(config: object, selectors: tuple[str, ...], *, why: str) ->
         )
 
 
+def refuse_priorities(config: object, selectors: tuple[str, ...]) -> None:
+    """For a learner that computes none."""
+    if "prioritized" in selectors:
+        raise ConfigError(
+            "prioritized draws would be uniform, because this algorithm computes no priorities: "
+            "use uniform, newest, elite or attentive."
+        )
+
+
 def require_agents(spec: EnvSpec, algorithm: Algorithm) -> None:
     """Refuses several agents where the algorithm learns for one, and one where it learns for several."""
     from shoal.algorithms import ALGORITHMS

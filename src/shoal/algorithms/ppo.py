@@ -259,6 +259,7 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
         }
     algorithm = {"unroll": 64, "minibatches": 8, "learning_rate": 1e-3, "normalize_values": True}
     algorithm |= {"normalize_observations": not spec.unit_observations, "repeat_exploration": not spec.continuous}
+    algorithm |= {"entropy_cost": common.BINARY_ENTROPY} if spec.binary_observations else {}
     return {"algorithm": algorithm}
 
 

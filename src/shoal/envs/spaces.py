@@ -66,11 +66,17 @@ def describe(
         action_high=high,
         reward_threshold=find_registration(env_id).reward_threshold,
         unit_observations=bool((observation.low >= -1).all() and (observation.high <= 1).all()),
+        binary_observations=_binary(observation),
         action_nvec=nvec,
         obs_parts=inputs if agents or any(part.axes for part in inputs) else (),
         agents=agents,
         levels=tuple((metadata or {}).get("levels", ())),
     )
+
+
+def _binary(observation: spaces.Box) -> bool:
+    whole = np.issubdtype(observation.dtype, np.integer)
+    return bool(whole and (observation.low == 0).all() and (observation.high == 1).all())
 
 
 def _options(action: Space) -> Array:
