@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import gymnasium
 import numpy as np
 import pydantic
 import pytest
+import yaml
 from gymnasium import spaces
 
 from shoal.envs import EnvSettings, describe_env, episode_limit, is_atari, make_env, make_render_env
@@ -118,8 +120,25 @@ def test_unusable_spaces_are_refused_by_name() -> None:
     for action in (spaces.Dict(a=spaces.Discrete(2)), spaces.Box(0, 3, (1,), np.int64)):
         with pytest.raises(ConfigError, match=f"action space {type(action).__name__}"):
             make_env(with_spaces(box, action), 1, 0)
-    with pytest.raises(ConfigError, match="observation space Sequence"):
+    with pytest.raises(ConfigError, match="its observations, Sequence, cannot become an array: put a wrapper"):
         describe_env(with_spaces(spaces.Sequence(box)))
+
+
+class Mission(spaces.Space[str]):
+    """A space of words of an environment's own, as Minigrid has one: Gymnasium cannot ask it whether it is flat."""
+
+
+def test_words_among_observations_are_refused_with_the_wrapper_that_leaves_them_out() -> None:
+    seen = spaces.Dict(mission=Mission(), eye=spaces.Box(0, 255, (7, 7, 3), np.uint8), way=spaces.Discrete(4))
+    with pytest.raises(ConfigError, match="part 'mission' of its observations, Mission, cannot") as refused:
+        describe_env(with_spaces(seen))
+    (wrappers,) = re.findall(r'"env\.wrappers=(.*?)",', str(refused.value))
+    settings = with_spaces(seen).model_copy(
+        update={"wrappers": EnvSettings(id="x", wrappers=yaml.safe_load(wrappers)).wrappers}
+    )
+    assert describe_env(settings).obs_shape == (7 * 7 * 3 + 4,)
+    with pytest.raises(ConfigError, match=r"part '1' of its observations, Mission, .*: put a wrapper around it"):
+        describe_env(with_spaces(spaces.Tuple((spaces.Discrete(2), Mission()))))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def conclude(settings: RunSettings, folder: RunFolder, summary: Summary | None, 
 
 def print_outcome(settings: RunSettings, folder: RunFolder, summary: Summary) -> None:
     """Prints the result of a training run, and commands to try next."""
-    evaluated = f"{summary.eval_return_mean:.1f} ± {summary.eval_return_std:.1f}"
+    from shoal.runtime.progress import number  # here: --help loads no runtime
+
+    evaluated = f"{number(summary.eval_return_mean)} ± {number(summary.eval_return_std)}"
     goal = f" (goal {settings.stop.mean_return:g})" if settings.stop.mean_return is not None else ""
     rate = f" at {summary.steps_per_second:,.0f} a second" if math.isfinite(summary.steps_per_second) else ""
     rows = {

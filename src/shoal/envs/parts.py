@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatdim, flatten
 
+from shoal.errors import ConfigError
 from shoal.types import Array, ObsPart
 
 Space = spaces.Space[Any]
@@ -90,6 +91,33 @@ def needs_packing(space: Space) -> bool:
         return True
     several = space.is_np_flattenable and not isinstance(space, spaces.Box)
     return several and any(_part(*leaf).axes for leaf in _leaves(space))
+
+
+def refuse_words(env_id: str, space: Space) -> None:
+    """Refuses an observation with a part that no network can read, such as the text of a mission.
+
+    Raises:
+        ConfigError: it names the part, and the wrapper that leaves it out.
+    """
+    unread = [(path, one) for path, one in _leaves(space) if not _is_numbers(one)]
+    if not unread:
+        return
+    path, one = unread[0]
+    remedy = "put a wrapper around it that makes numbers of it (env.wrappers)"
+    if isinstance(space, spaces.Dict) and (
+        rest := [key for key in space if key not in {path[0] for path, _ in unread}]
+    ):
+        keep = f"{{name: FilterObservation, args: {{filter_keys: [{', '.join(map(str, rest))}]}}}}"
+        remedy = f'leave it out with "env.wrappers=[{keep}]", or {remedy}'
+    what = f"part {'.'.join(map(str, path))!r} of its observations" if path else "its observations"
+    raise ConfigError(f"Environment {env_id!r}: {what}, {type(one).__name__}, cannot become an array: {remedy}.")
+
+
+def _is_numbers(space: Space) -> bool:
+    try:
+        return bool(space.is_np_flattenable)
+    except NotImplementedError:  # a space of the environment's own, such as Minigrid's of missions
+        return False
 
 
 def count_agents(space: Space) -> int:

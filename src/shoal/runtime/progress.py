@@ -97,7 +97,7 @@ class Progress:
         previous, self._last = self._last, snapshot
         now = time.monotonic()
         if self._live is None and _evaluated(previous, snapshot):
-            result = f"{_number(snapshot.eval_return)}{_goal(snapshot)}"
+            result = f"{number(snapshot.eval_return)}{_goal(snapshot)}"
             steps = snapshot.env_steps if snapshot.eval_steps is None else snapshot.eval_steps
             self._line(f"{steps:,} steps | evaluation: return {result}")
         if now < self._next:
@@ -171,10 +171,10 @@ def plain_line(snapshot: Snapshot) -> str:
     numbers = {
         "{} steps/s": _rate(snapshot.steps_per_second),
         "{} updates/s": _rate(snapshot.updates_per_second),
-        "return {}": _number(snapshot.train_return),
+        "return {}": number(snapshot.train_return),
         "eval {}": _evaluation(snapshot),
-        "loss {}": _number(snapshot.loss),
-        "staleness {}": _number(snapshot.staleness),
+        "loss {}": number(snapshot.loss),
+        "staleness {}": number(snapshot.staleness),
         "replay {}": _replay_fill(snapshot),
     }
     parts = [
@@ -206,9 +206,9 @@ def _view(title: str, snapshot: Snapshot) -> Group:
     steps.append(f"   {_rate(snapshot.steps_per_second)}/s   {_clock(snapshot.elapsed)} elapsed")
     if (seconds := eta(snapshot)) is not None:
         steps.append(f"   ETA {_clock(seconds)}")
-    returns = Text(f"train {_number(snapshot.train_return)}   eval ")
+    returns = Text(f"train {number(snapshot.train_return)}   eval ")
     returns.append(_evaluation(snapshot), style="bold").append(_goal(snapshot))
-    learning = f"loss {_number(snapshot.loss)}   staleness {_number(snapshot.staleness)}"
+    learning = f"loss {number(snapshot.loss)}   staleness {number(snapshot.staleness)}"
     rows = {
         "steps": steps,
         "updates": Text(f"{snapshot.updates:,}   {_rate(snapshot.updates_per_second)}/s   {learning}"),
@@ -236,11 +236,11 @@ def _evaluation(snapshot: Snapshot) -> str:
     """The return and, where they differ from the run's, the steps of the weights that were evaluated."""
     at = snapshot.eval_steps
     known = _known(snapshot.eval_return) and at is not None and at != snapshot.env_steps
-    return f"{_number(snapshot.eval_return)}{f' at {at:,}' if known else ''}"
+    return f"{number(snapshot.eval_return)}{f' at {at:,}' if known else ''}"
 
 
 def _goal(snapshot: Snapshot) -> str:
-    return f" (goal {_number(snapshot.stop_return)})" if _known(snapshot.stop_return) else ""
+    return f" (goal {number(snapshot.stop_return)})" if _known(snapshot.stop_return) else ""
 
 
 def _replay_fill(snapshot: Snapshot) -> str:
@@ -261,7 +261,7 @@ def _known(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Four significant digits, or a dash."""
     if value is None or not math.isfinite(value):
         return _UNKNOWN
