@@ -113,10 +113,9 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
     if spec.sees_images:
         return {"algorithm": {**own, "torso": "small", "image_hidden": 256, "center_images": True}}
     own |= {"normalize_observations": not spec.unit_observations}
-    if spec.binary_observations:
-        own |= {"entropy_cost": common.BINARY_ENTROPY}
-    elif not spec.continuous:
-        own |= {"repeat_exploration": True}  # MountainCar's goal is not found without it
+    # MountainCar's goal is not found without noise that lasts.
+    own |= {"repeat_exploration": not spec.continuous and not spec.binary_observations}
+    own |= {"entropy_cost": common.BINARY_ENTROPY} if spec.binary_observations else {}
     # Few lanes: small rollouts and many updates. CartPole was learned in fewer steps than with 8, and kept.
     return {"algorithm": own, "env": {"lanes": 2}}
 

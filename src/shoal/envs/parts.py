@@ -89,8 +89,7 @@ def needs_packing(space: Space) -> bool:
     """
     if count_agents(space):
         return True
-    several = space.is_np_flattenable and not isinstance(space, spaces.Box)
-    return several and any(_part(*leaf).axes for leaf in _leaves(space))
+    return not isinstance(space, spaces.Box) and any(_part(*leaf).axes for leaf in _leaves(space))
 
 
 def refuse_words(env_id: str, space: Space) -> None:

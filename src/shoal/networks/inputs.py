@@ -4,7 +4,6 @@ both for an observation of several parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,13 +11,15 @@ from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.residual import ResidualCNN
-from shoal.networks.torso import MIN_IMAGE, MLP, FirstConvolution, NatureCNN, SmallCNN, TinyCNN
+from shoal.networks.torso import MIN_IMAGE, MLP, Convolutions, FirstConvolution, NatureCNN, SmallCNN, TinyCNN
 from shoal.types import ObsPart
 
 Torso = Literal["small", "shallow", "deep"]
-Convolutions = SmallCNN | NatureCNN | ResidualCNN | TinyCNN
-_KINDS: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]]
-_KINDS = {"small": SmallCNN, "shallow": NatureCNN, "deep": ResidualCNN}
+_KINDS: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]] = {
+    "small": SmallCNN,
+    "shallow": NatureCNN,
+    "deep": ResidualCNN,
+}
 
 
 class ImageTorso(nn.Module):
@@ -84,11 +85,11 @@ def is_several(parts: tuple[ObsPart, ...]) -> bool:
     return len(parts) > 1 or bool(parts[0].start or parts[0].name)
 
 
-def convolutions(part: ObsPart, torso: Torso) -> Convolutions:
+def convolutions(part: ObsPart, torso: Torso) -> Convolutions | ResidualCNN:
     """Those of the name for large images, smaller ones for small images; [B, C, H, W], or [B, H, W, C] for "HWC"."""
     sides = dict(zip(part.axes, part.shape, strict=True))
     height, width, last = sides["H"], sides["W"], part.axes == "HWC"
-    kind: type[Convolutions] = _KINDS[torso]
+    kind: type[SmallCNN | NatureCNN | ResidualCNN | TinyCNN] = _KINDS[torso]
     if kind is not ResidualCNN and min(height, width) < MIN_IMAGE:
         kind = TinyCNN
     made = kind(sides.get("C", 1) * sides.get("S", 1), height, width, channels_last=last)
@@ -103,7 +104,7 @@ def make_torso(
     hidden: tuple[int, ...],
     torso: Torso = "shallow",
     activation: type[nn.Module] = nn.ReLU,
-) -> MLP | Convolutions | ImageTorso | SeveralInputs:
+) -> MLP | Convolutions | ResidualCNN | ImageTorso | SeveralInputs:
     """Chooses the torso for an observation.
 
     Args:
@@ -122,7 +123,5 @@ def make_torso(
     return _image_torso(parts[0], torso) if parts[0].axes else MLP(parts[0].size, hidden, activation)
 
 
-def _image_torso(part: ObsPart, torso: Torso) -> Convolutions | ImageTorso:
-    make: Callable[[ObsPart, Torso], Convolutions | ImageTorso]
-    make = convolutions if part.axes in ("CHW", "HWC") else ImageTorso
-    return make(part, torso)
+def _image_torso(part: ObsPart, torso: Torso) -> Convolutions | ResidualCNN | ImageTorso:
+    return convolutions(part, torso) if part.axes in ("CHW", "HWC") else ImageTorso(part, torso)

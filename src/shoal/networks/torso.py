@@ -6,6 +6,7 @@ itself, so batches cross the bus small and a network in bfloat16 needs no other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -16,6 +17,7 @@ from shoal.errors import ConfigError
 
 MIN_IMAGE = 36
 """Smallest height and width the three convolutions of `NatureCNN` can take."""
+Strides = tuple[int, int]
 
 
 class MLP(nn.Module):
@@ -86,98 +88,72 @@ def center_images(network: nn.Module) -> None:
             module.centered = True
 
 
-class NatureCNN(nn.Module):
-    """The three convolutions of "Human-level control through deep reinforcement learning", flattened.
-
-    https://www.nature.com/articles/nature14236. 32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1, each with
-    ReLU. The fully connected layer is left to the heads: a dueling network has one per stream.
+class Convolutions(nn.Module):
+    """Convolutions with ReLU, one after the other, flattened.
 
     Args:
         in_channels: channels of the image, the frame stack included.
         height: rows of the image.
         width: columns of the image.
         channels_last: True if images come as [B, H, W, C].
+        layers: filters, side of a filter, and strides along rows and columns, of each.
     """
 
-    def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
+    def __init__(
+        self, in_channels: int, height: int, width: int, channels_last: bool, layers: Sequence[tuple[int, int, Strides]]
+    ) -> None:
         super().__init__()
-        if in_channels < 1 or min(height, width) < MIN_IMAGE:
-            raise ConfigError(
-                f"NatureCNN needs at least 1 channel and {MIN_IMAGE}x{MIN_IMAGE} pixels, "
-                f"got {in_channels} and {height}x{width}."
-            )
         self.channels_last = channels_last
         self.in_shape = (height, width, in_channels) if channels_last else (in_channels, height, width)
-        self.out_features = 64 * _conv_size(height) * _conv_size(width)
-        self.conv1 = FirstConvolution(in_channels, 32, kernel_size=8, stride=4)
-        self.conv2 = nn.Conv2d(32, 64, kernel_size=4, stride=2)
-        self.conv3 = nn.Conv2d(64, 64, kernel_size=3, stride=1)
+        seen, sides = in_channels, [height, width]
+        for number, (filters, side, strides) in enumerate(layers, 1):
+            kind = FirstConvolution if number == 1 else nn.Conv2d
+            sides = [(length - side) // stride + 1 for length, stride in zip(sides, strides, strict=True)]
+            if in_channels < 1 or min(sides) < 1:
+                raise ConfigError(f"{type(self).__name__} needs more pixels, got {in_channels} and {height}x{width}.")
+            self.add_module(f"conv{number}", kind(seen, filters, side, strides))
+            seen = filters
+        self.out_features = seen * sides[0] * sides[1]
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
         if tuple(obs.shape[1:]) != self.in_shape:
             raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
-        x = torch.relu_(self.conv1.images(obs, self.channels_last))
-        x = torch.relu_(self.conv2(x))
-        x = torch.relu_(self.conv3(x))
-        return x.flatten(1)  # [B, 64 * h * w]
+        first, *others = self.children()
+        x = torch.relu_(cast(FirstConvolution, first).images(obs, self.channels_last))
+        for convolution in others:
+            x = torch.relu_(convolution(x))
+        return x.flatten(1)
 
 
-class SmallCNN(nn.Module):
-    """The two convolutions of "Asynchronous Methods for Deep Reinforcement Learning", flattened: a third of the work.
+class NatureCNN(Convolutions):
+    """The three convolutions of "Human-level control through deep reinforcement learning".
 
-    https://arxiv.org/abs/1602.01783, also the shallow network of IMPALA. 16 of 8x8 stride 4, 32 of 4x4 stride 2.
-
-    Args:
-        in_channels: channels of the image, the frame stack included.
-        height: rows of the image.
-        width: columns of the image.
-        channels_last: True if images come as [B, H, W, C].
+    https://www.nature.com/articles/nature14236. The fully connected layer is left to the heads: a dueling network has
+    one per stream. For images of at least `MIN_IMAGE` rows and columns.
     """
 
     def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
-        super().__init__()
-        self.channels_last = channels_last
-        rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in (height, width))
-        self.out_features = 32 * rows * columns
-        self.conv1 = FirstConvolution(in_channels, 16, kernel_size=8, stride=4)
-        self.conv2 = nn.Conv2d(16, 32, kernel_size=4, stride=2)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = torch.relu_(self.conv1.images(obs, self.channels_last))
-        return torch.relu_(self.conv2(x)).flatten(1)
+        layers = ((32, 8, (4, 4)), (64, 4, (2, 2)), (64, 3, (1, 1)))
+        super().__init__(in_channels, height, width, channels_last, layers)
 
 
-class TinyCNN(nn.Module):
-    """Two convolutions of 3x3 for images too small for the others: 32 and 64 filters, flattened.
+class SmallCNN(Convolutions):
+    """The two convolutions of "Asynchronous Methods for Deep Reinforcement Learning": a third of the work.
+
+    https://arxiv.org/abs/1602.01783, also the shallow network of IMPALA.
+    """
+
+    def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
+        super().__init__(in_channels, height, width, channels_last, ((16, 8, (4, 4)), (32, 4, (2, 2))))
+
+
+class TinyCNN(Convolutions):
+    """Two convolutions of 3x3 for images too small for the others.
 
     The first has stride 2 along sides of at least 16, the second one always: 10x10 becomes 3x3, 32x32 becomes 7x7.
-
-    Args:
-        in_channels: channels of the image, the frame stack included.
-        height: rows of the image.
-        width: columns of the image.
-        channels_last: True if images come as [B, H, W, C].
     """
 
     def __init__(self, in_channels: int, height: int, width: int, channels_last: bool = False) -> None:
-        super().__init__()
-        self.channels_last = channels_last
         strides = (2 if height >= 16 else 1, 2 if width >= 16 else 1)
-        rows, columns = ((side - 3) // by // 2 for side, by in zip((height, width), strides, strict=True))
-        self.out_features = 64 * rows * columns
-        self.conv1 = FirstConvolution(in_channels, 32, kernel_size=3, stride=strides)
-        self.conv2 = nn.Conv2d(32, 64, kernel_size=3, stride=2)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, out_features]. uint8 is scaled to [0, 1]; floating point is taken as it is."""
-        x = torch.relu_(self.conv1.images(obs, self.channels_last))
-        return torch.relu_(self.conv2(x)).flatten(1)
-
-
-def _conv_size(size: int) -> int:
-    """Length of one side after the three convolutions."""
-    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
-        size = (size - kernel) // stride + 1
-    return size
+        super().__init__(in_channels, height, width, channels_last, ((32, 3, strides), (64, 3, (2, 2))))
