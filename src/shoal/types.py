@@ -148,6 +148,11 @@ class EnvSpec:
         """Whether observations go through convolutions."""
         return any(part.axes for part in self.inputs)
 
+    @property
+    def tabular(self) -> bool:
+        """Whether states are told apart by zeros and ones, for discrete actions: much is learned state by state."""
+        return self.binary_observations and not self.continuous and not self.sees_images
+
     def floats(self, obs: Array) -> dict[str, Array]:
         """The floating-point numbers of stored observations [..., *obs_shape], by part: what must be finite."""
         if obs.dtype.kind == "f":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ def test_unusable_spaces_are_refused_by_name() -> None:
     for action in (spaces.Dict(a=spaces.Discrete(2)), spaces.Box(0, 3, (1,), np.int64)):
         with pytest.raises(ConfigError, match=f"action space {type(action).__name__}"):
             make_env(with_spaces(box, action), 1, 0)
-    with pytest.raises(ConfigError, match="its observations, Sequence, cannot become an array: put a wrapper"):
+    with pytest.raises(ConfigError, match="cannot become an array, because of Sequence: put a wrapper"):
         describe_env(with_spaces(spaces.Sequence(box)))
 
 
@@ -128,17 +128,65 @@ class Mission(spaces.Space[str]):
     """A space of words of an environment's own, as Minigrid has one: Gymnasium cannot ask it whether it is flat."""
 
 
-def test_words_among_observations_are_refused_with_the_wrapper_that_leaves_them_out() -> None:
-    seen = spaces.Dict(mission=Mission(), eye=spaces.Box(0, 255, (7, 7, 3), np.uint8), way=spaces.Discrete(4))
-    with pytest.raises(ConfigError, match="part 'mission' of its observations, Mission, cannot") as refused:
+@pytest.mark.parametrize("words", [Mission(), spaces.Text(8), spaces.Sequence(spaces.Discrete(2))])
+@pytest.mark.parametrize("key", ["way", "the way", "a: b", "on", "1", "null", "$HOME", 'it\'s "so"', "#", "`id`", ""])
+def test_words_among_observations_are_refused_with_the_wrapper_that_leaves_them_out(
+    key: str, words: spaces.Space[Any]
+) -> None:
+    """What is printed can be pasted into a shell, whatever the parts are called."""
+    seen = spaces.Dict({"mission": words, "eye": spaces.Box(0, 255, (7, 7, 3), np.uint8), key: spaces.Discrete(4)})
+    with pytest.raises(ConfigError, match=rf"because of part 'mission', {type(words).__name__}: leave that") as refused:
         describe_env(with_spaces(seen))
-    (wrappers,) = re.findall(r'"env\.wrappers=(.*?)",', str(refused.value))
-    settings = with_spaces(seen).model_copy(
+    pasted = str(refused.value).split("leave that out with ")[1].split(", or put a wrapper")[0]
+    (word,) = shlex.split(pasted)
+    name, _, wrappers = word.partition("=")
+    filtered = with_spaces(seen).model_copy(
         update={"wrappers": EnvSettings(id="x", wrappers=yaml.safe_load(wrappers)).wrappers}
     )
-    assert describe_env(settings).obs_shape == (7 * 7 * 3 + 4,)
-    with pytest.raises(ConfigError, match=r"part '1' of its observations, Mission, .*: put a wrapper around it"):
-        describe_env(with_spaces(spaces.Tuple((spaces.Discrete(2), Mission()))))
+    assert name == "env.wrappers" and describe_env(filtered).obs_shape == (7 * 7 * 3 + 4,)
+
+
+def test_the_wrapper_that_leaves_words_out_comes_after_those_that_are_set() -> None:
+    seen = spaces.Dict(mission=Mission(), way=spaces.Discrete(4))
+    set_already = EnvSettings.model_validate({"id": "x", "wrappers": [{"name": "PassiveEnvChecker"}]}).wrappers
+    with pytest.raises(ConfigError, match=r'"PassiveEnvChecker".*"FilterObservation"'):
+        describe_env(with_spaces(seen).model_copy(update={"wrappers": set_already}))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        spaces.Tuple((spaces.Discrete(2), Mission())),
+        spaces.Dict(deep=spaces.Dict(words=Mission(), number=spaces.Discrete(2)), way=spaces.Discrete(4)),
+        spaces.Dict(words=Mission()),
+    ],
+)
+def test_no_wrapper_is_named_where_it_would_leave_out_more_than_words(seen: spaces.Space[Any]) -> None:
+    with pytest.raises(ConfigError, match="Mission: put a wrapper around it"):
+        describe_env(with_spaces(seen))
+
+
+@pytest.mark.parametrize(
+    ("seen", "binary"),
+    [
+        (spaces.Discrete(5), True),
+        (spaces.MultiDiscrete([2, 3]), True),
+        (spaces.MultiBinary(4), True),
+        (spaces.Box(0, 1, (6,), np.int8), True),
+        (spaces.Box(0, 1, (6,), np.bool_), True),
+        (spaces.Box(0, 2, (6,), np.int8), False),
+        (spaces.Box(0, 1, (6,), np.float32), False),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (1,))), False),
+    ],
+)
+def test_zeros_and_ones_are_recognised(seen: spaces.Space[Any], binary: bool) -> None:
+    spec = describe_env(with_spaces(seen))
+    assert spec.binary_observations == spec.tabular == binary
+    assert not describe_env(with_spaces(seen, spaces.Box(-1, 1, (2,)))).tabular  # continuous actions
+
+
+def test_a_picture_of_zeros_and_ones_is_a_picture() -> None:
+    assert not describe_env(with_spaces(spaces.Box(0, 1, (12, 12, 3), np.uint8))).tabular
 
 
 @pytest.mark.parametrize(

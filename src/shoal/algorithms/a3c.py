@@ -17,7 +17,8 @@ Deviations from the paper:
 5. A rollout goes on after an episode's end, and has `unroll` steps in any case.
 6. Policy and value have a torso each where observations are vectors.
 7. Observations and values can be normalised; PopArt keeps values when their scale changes.
-8. Gradients that are too old can be dropped, or discounted by their age: "Staleness-aware Async-SGD for Distributed
+8. `repeat_exploration`: noise that lasts, see `HeldNoise`. Off by default.
+9. Gradients that are too old can be dropped, or discounted by their age: "Staleness-aware Async-SGD for Distributed
    Deep Learning", Zhang et al. 2015, https://arxiv.org/abs/1511.05950.
 """
 
@@ -114,8 +115,8 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
         return {"algorithm": {**own, "torso": "small", "image_hidden": 256, "center_images": True}}
     own |= {"normalize_observations": not spec.unit_observations}
     # MountainCar's goal is not found without noise that lasts.
-    own |= {"repeat_exploration": not spec.continuous and not spec.binary_observations}
-    own |= {"entropy_cost": common.BINARY_ENTROPY} if spec.binary_observations else {}
+    own |= {"repeat_exploration": not spec.continuous and not spec.tabular}
+    own |= {"entropy_cost": common.TABULAR_ENTROPY} if spec.tabular else {}
     # Few lanes: small rollouts and many updates. CartPole was learned in fewer steps than with 8, and kept.
     return {"algorithm": own, "env": {"lanes": 2}}
 

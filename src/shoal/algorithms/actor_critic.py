@@ -166,9 +166,9 @@ def sequence_learner(
     return GradientLearner(saved, [objective], follows, context, prepare=statistics, divide=divide, watched=watched)
 
 
-BINARY_ENTROPY = 0.05
-"""The entropy's weight where observations are one-hot. Each of their states has logits of its own, which become sure of
-the first actions that succeeded: on a slippery lake three of five seeds of PPO never got away from them.
+TABULAR_ENTROPY = 0.05
+"""The entropy's weight where states are told apart by zeros and ones. Each of them has logits nearly of its own, which
+become sure of the first actions that succeeded: on a slippery lake three of five seeds of PPO never got away from them.
 """
 
 
@@ -202,7 +202,7 @@ def suited_settings(
         "normalize_values": True,
         "repeat_exploration": not spec.continuous,
         "normalize_observations": not spec.unit_observations,
-        **({"entropy_cost": BINARY_ENTROPY} if spec.binary_observations else {}),
+        **({"entropy_cost": TABULAR_ENTROPY} if spec.tabular else {}),
     }
     return {
         "algorithm": {**algorithm, **own},

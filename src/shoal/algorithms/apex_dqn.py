@@ -137,7 +137,7 @@ def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
         "repeat_exploration": True,
         # Returns over several steps contain the steps that explored. With many states alike that averages out; where
         # each state is learned by itself, the way beside a cliff is learned as if one fell now and then.
-        **({"n_step": 1} if spec.binary_observations else {}),
+        **({"n_step": 1} if spec.tabular else {}),
         **own,
     }
     return {

@@ -151,7 +151,7 @@ def make_learner(config: Config, spec: EnvSpec, context: LearnerContext) -> Lear
 def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
     """What learns on most environments."""
     own: dict[str, Any] = {"laser": {"enabled": True}}
-    if not spec.sees_images and not spec.binary_observations:
+    if not spec.sees_images and not spec.tabular:
         # Twice as many updates as the family's, of twice the size: Acrobot, docs/learning.md.
         own |= {"unroll": 16, "learning_rate": 1e-3}
     return common.suited_settings(

@@ -259,7 +259,7 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
         }
     algorithm = {"unroll": 64, "minibatches": 8, "learning_rate": 1e-3, "normalize_values": True}
     algorithm |= {"normalize_observations": not spec.unit_observations, "repeat_exploration": not spec.continuous}
-    algorithm |= {"entropy_cost": common.BINARY_ENTROPY} if spec.binary_observations else {}
+    algorithm |= {"entropy_cost": common.TABULAR_ENTROPY} if spec.tabular else {}
     return {"algorithm": algorithm}
 
 

@@ -74,13 +74,14 @@ def _print(run: Run, evaluation: Evaluation) -> None:
     import numpy as np
 
     from shoal.loops.evaluator import bound_note
+    from shoal.runtime.progress import number
 
     what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>12}{'std':>12}{'min':>12}{'max':>12}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
-        numbers = np.mean(values), np.std(values), np.min(values), np.max(values)
-        typer.echo(f"{name:<8}" + "".join(f"{number:>12.2f}" for number in numbers))
+        found = np.mean(values), np.std(values), np.min(values), np.max(values)
+        typer.echo(f"{name:<8}" + "".join(f"{number(float(value)):>12}" for value in found))
     for name, mean in evaluation.metrics.items():
         typer.echo(f"{name.replace('_', ' '):<16}{mean:>4.2f}")
     if note := bound_note(evaluation.lengths, run.settings.evaluation_bound):

@@ -15,7 +15,7 @@ from gymnasium.wrappers import FlattenObservation, HumanRendering
 from shoal.envs.atari import MAX_FRAMES, AtariRenderEnv, make_atari
 from shoal.envs.faults import close_quietly, explain
 from shoal.envs.loop import LoopVectorEnv
-from shoal.envs.parts import PackObservation, needs_packing, refuse_words
+from shoal.envs.parts import PackObservation, needs_packing, refuse_unreadable
 from shoal.envs.registry import find_registration, is_atari, make_failure
 from shoal.envs.seeding import lane_seeds
 from shoal.envs.settings import EnvSettings
@@ -225,7 +225,7 @@ def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     """One ordinary environment, flattened if need be."""
     env = _plain(settings, **changes)
     try:
-        refuse_words(settings.id, env.observation_space)
+        refuse_unreadable(settings, env.observation_space)
         if needs_packing(env.observation_space):
             env = PackObservation(env)
         elif not isinstance(env.observation_space, spaces.Box):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatdim, flatten
 
+from shoal.envs.settings import EnvSettings
 from shoal.errors import ConfigError
 from shoal.types import Array, ObsPart
 
@@ -92,29 +95,38 @@ def needs_packing(space: Space) -> bool:
     return not isinstance(space, spaces.Box) and any(_part(*leaf).axes for leaf in _leaves(space))
 
 
-def refuse_words(env_id: str, space: Space) -> None:
-    """Refuses an observation with a part that no network can read, such as the text of a mission.
+def unreadable(space: Space) -> list[tuple[Path, Space]]:
+    """The parts that no network can read, such as the words of a mission."""
+    return [leaf for leaf in _leaves(space) if not _is_numbers(leaf[1])]
+
+
+def refuse_unreadable(settings: EnvSettings, space: Space) -> None:
+    """Refuses observations with such a part.
 
     Raises:
         ConfigError: it names the part, and the wrapper that leaves it out.
     """
-    unread = [(path, one) for path, one in _leaves(space) if not _is_numbers(one)]
-    if not unread:
+    if not (found := unreadable(space)):
         return
-    path, one = unread[0]
-    remedy = "put a wrapper around it that makes numbers of it (env.wrappers)"
-    if isinstance(space, spaces.Dict) and (
-        rest := [key for key in space if key not in {path[0] for path, _ in unread}]
-    ):
-        keep = f"{{name: FilterObservation, args: {{filter_keys: [{', '.join(map(str, rest))}]}}}}"
-        remedy = f'leave it out with "env.wrappers=[{keep}]", or {remedy}'
-    what = f"part {'.'.join(map(str, path))!r} of its observations" if path else "its observations"
-    raise ConfigError(f"Environment {env_id!r}: {what}, {type(one).__name__}, cannot become an array: {remedy}.")
+    remedy = "put a wrapper around it that makes numbers of that (env.wrappers)"
+    without = {path[:1] for path, _ in found}
+    rest = [key for key in space if (key,) not in without] if isinstance(space, spaces.Dict) else []
+    if all(len(path) == 1 for path, _ in found) and rest and all(isinstance(key, str) for key in rest):
+        last = {"name": "FilterObservation", "args": {"filter_keys": rest}}
+        wrappers = json.dumps([*(one.model_dump() for one in settings.wrappers), last])
+        remedy = f"leave that out with {shlex.quote(f'env.wrappers={wrappers}')}, or {remedy}"
+    why = f"its observations cannot become an array, because of {named(*found[0])}"
+    raise ConfigError(f"Environment {settings.id!r}: {why}: {remedy}.")
+
+
+def named(path: Path, space: Space) -> str:
+    """A part of an observation, for a message."""
+    return f"part {'.'.join(map(str, path))!r}, {type(space).__name__}" if path else type(space).__name__
 
 
 def _is_numbers(space: Space) -> bool:
     try:
-        return bool(space.is_np_flattenable)
+        return bool(space.is_np_flattenable) and not isinstance(space, spaces.Text)
     except NotImplementedError:  # a space of the environment's own, such as Minigrid's of missions
         return False
 

@@ -75,8 +75,8 @@ def describe(
 
 
 def _binary(observation: spaces.Box) -> bool:
-    whole = np.issubdtype(observation.dtype, np.integer)
-    return bool(whole and (observation.low == 0).all() and (observation.high == 1).all())
+    whole = observation.dtype == np.bool_ or np.issubdtype(observation.dtype, np.integer)
+    return bool(whole and observation.low.size and (observation.low == 0).all() and (observation.high == 1).all())
 
 
 def _options(action: Space) -> Array:

@@ -26,6 +26,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten, flatten_space
 
+from shoal.envs.parts import named, unreadable
 from shoal.errors import ConfigError
 from shoal.types import Array
 
@@ -167,8 +168,9 @@ def _alike(env_id: str, what: str, found: Mapping[Any, Space]) -> Space:
 
 
 def _flattened(env_id: str, space: Space) -> spaces.Box:
-    if not space.is_np_flattenable:
-        raise ConfigError(f"Environment {env_id!r}: an agent's observations, {space}, cannot become an array.")
+    if found := unreadable(space):
+        why = f"because of {named(*found[0])}: leave that out in a parallel_env of your own around it"
+        raise ConfigError(f"Environment {env_id!r}: an agent's observations cannot become an array, {why}.")
     flat = flatten_space(space)
     assert isinstance(flat, spaces.Box)
     return flat

@@ -262,9 +262,10 @@ def _known(value: float | None) -> bool:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, or a dash."""
+    """Four significant digits, or a dash. What rounding leaves of 0 is 0."""
     if value is None or not math.isfinite(value):
         return _UNKNOWN
+    value = value if abs(value) > 1e-9 else 0.0
     return f"{value:,.1f}" if 100 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
