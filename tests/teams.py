@@ -85,6 +85,13 @@ class Mixed(Shift):
         return spaces.Discrete(4) if agent == "c" and self.what == "actions" else self._action
 
 
+class Reader(Shift):
+    """Agents that are told something in words."""
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Dict(seen=super().observation_space(agent), told=spaces.Text(8))
+
+
 class Steering(Shift):
     """Actions are numbers."""
 

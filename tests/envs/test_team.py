@@ -157,6 +157,7 @@ def test_modules_of_pettingzoo_and_functions(tmp_path: Path, monkeypatch: pytest
     [
         ("Mixed", {}, "different observations: a has .*c has Box.*alike"),
         ("Mixed", {"what": "actions"}, "different actions: a has Discrete.3., c has Discrete.4."),
+        ("Reader", {}, "an agent's observations cannot become an array, because of part 'told', Text: leave that out"),
         ("Steering", {}, "Box.*continuous_actions"),
         ("Nameless", {}, "possible_agents"),
         ("Turns", {}, "AEC"),

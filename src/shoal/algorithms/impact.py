@@ -127,7 +127,7 @@ ALGORITHM = common.sequence_algorithm(
         spec,
         # Vectors: a new target after 512 fresh steps, not 2048. With 100,000 steps there would be only 48 of them.
         own={"target_period": 64 if spec.sees_images else 16}
-        # Zeros and ones: twice the family's. CliffWalking's goal was found by one of five seeds with that.
+        # Zeros and ones: twice the family's. CliffWalking's goal was found by three of five seeds with that.
         | ({"entropy_cost": 2 * common.TABULAR_ENTROPY} if spec.tabular else {}),
         selectors=(
             {"type": "circular", "ratio": 0.5, "slots": 2, "passes": 8},

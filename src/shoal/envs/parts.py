@@ -113,7 +113,7 @@ def refuse_unreadable(settings: EnvSettings, space: Space) -> None:
     rest = [key for key in space if (key,) not in without] if isinstance(space, spaces.Dict) else []
     if all(len(path) == 1 for path, _ in found) and rest and all(isinstance(key, str) for key in rest):
         last = {"name": "FilterObservation", "args": {"filter_keys": rest}}
-        wrappers = json.dumps([*(one.model_dump() for one in settings.wrappers), last])
+        wrappers = json.dumps([*(one.model_dump() for one in settings.wrappers), last], default=str)
         remedy = f"leave that out with {shlex.quote(f'env.wrappers={wrappers}')}, or {remedy}"
     why = f"its observations cannot become an array, because of {named(*found[0])}"
     raise ConfigError(f"Environment {settings.id!r}: {why}: {remedy}.")
