@@ -64,7 +64,7 @@ ALGORITHM = value_algorithm(
     Config,
     make_network,
     make_loss,
-    # Of vectors: half of the time that an update takes goes into the pairs of 51. Quantiles are learned more slowly than
-    # means, so the step size stays large for longer.
+    # Of vectors: half of the time that an update takes goes into the pairs of 51. Quantiles are learned more slowly
+    # than means, so the step size stays large for longer.
     suited={"quantiles": 25, "schedule_power": 0.5},
 )
