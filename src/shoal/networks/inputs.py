@@ -15,11 +15,8 @@ from shoal.networks.torso import MIN_IMAGE, MLP, Convolutions, FirstConvolution,
 from shoal.types import ObsPart
 
 Torso = Literal["small", "shallow", "deep"]
-_KINDS: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]] = {
-    "small": SmallCNN,
-    "shallow": NatureCNN,
-    "deep": ResidualCNN,
-}
+_KINDS: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]]
+_KINDS = {"small": SmallCNN, "shallow": NatureCNN, "deep": ResidualCNN}
 
 
 class ImageTorso(nn.Module):

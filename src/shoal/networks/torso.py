@@ -110,7 +110,8 @@ class Convolutions(nn.Module):
             kind = FirstConvolution if number == 1 else nn.Conv2d
             sides = [(length - side) // stride + 1 for length, stride in zip(sides, strides, strict=True)]
             if in_channels < 1 or min(sides) < 1:
-                raise ConfigError(f"{type(self).__name__} needs more pixels, got {in_channels} and {height}x{width}.")
+                needs = f"{type(self).__name__} needs at least 1 channel, and images that its filters fit into"
+                raise ConfigError(f"{needs}; got {in_channels} and {height}x{width}.")
             self.add_module(f"conv{number}", kind(seen, filters, side, strides))
             seen = filters
         self.out_features = seen * sides[0] * sides[1]
