@@ -22,7 +22,7 @@ SEVERAL = EnvSpec("Fake-v2", (3,), "float32", 1, 0, (2,), action_nvec=(2, 3))
 class Two(torch.nn.Module):
     """Stands in for a network: two actions with logits 0 and `logit`, and a value, the same everywhere."""
 
-    value_scale, value_norm, norm = 1.0, None, None
+    value_scale, value_norm, norm, least_deviation = 1.0, None, None, 0.0
 
     def __init__(self, logit: float, value: float) -> None:
         super().__init__()
@@ -40,6 +40,7 @@ def rows(log_prob: list[float], advantage: list[float], **other: Any) -> Minibat
         "obs": one[..., None],
         "action": one.long(),
         "log_prob": torch.tensor([log_prob]),
+        "weight": one,
         "advantage": torch.tensor([advantage]),
         "target": 2 * one,
         "value": 0 * one,
@@ -74,6 +75,29 @@ def test_the_loss_by_hand() -> None:
     assert found["policy_kl"] == pytest.approx(kl, rel=1e-5)
     # Only the first row moves the policy: d log pi(a) / d logit = 1/2. The entropy is at its largest.
     assert float(network.logit.grad) == pytest.approx(-3 / 3 / 2)  # type: ignore[arg-type]
+
+
+def test_a_step_of_an_older_policy_counts_as_its_weight() -> None:
+    """Twice the first row, a quarter of the second: -(2 * 3 + 0.25 * 1.2) / 2."""
+    batch = rows([math.log(0.5), math.log(0.25)], [3.0, 1.0], weight=torch.tensor([[2.0, 0.25]]))
+    assert loss_of(Two(0.0, 1.0), batch)["policy_loss"] == pytest.approx(-(2 * 3 + 0.25 * 1.2) / 2)
+
+
+def test_ratios_begin_at_one_also_for_the_rollout_of_an_older_policy() -> None:
+    """And the weights are how much likelier the present policy is to act so, 2 at most."""
+    config, distribution = ppo.Config(epochs=1, minibatches=1), common.make_distribution(DISCRETE)
+    network, batch, _ = divided(config, DISCRETE)
+    torch.manual_seed(2)
+    older = common.make_network(config, DISCRETE)
+    with torch.no_grad():
+        behaviour = 1000 * older.unroll(batch.obs, batch.state, batch.first)[0][:-1]
+    (part,) = ppo.Rollout(network, config, distribution)(batch._replace(behaviour=behaviour), 0).batches
+    metrics = ppo.ppo_loss(network, part, config, distribution).metrics
+    assert float(metrics["policy_kl"].detach()) == pytest.approx(0.0, abs=1e-5) and metrics["clipped"] == 0
+    acted = distribution.log_prob(behaviour, batch.action).flatten()
+    wanted = (part.log_prob.flatten() - acted).exp()
+    assert wanted.max() > 2.0 and wanted.min() < 0.9
+    torch.testing.assert_close(part.weight.flatten(), wanted.clamp(max=2.0))
 
 
 def test_rows_that_hold_no_step_change_nothing() -> None:
@@ -113,6 +137,7 @@ def test_the_policy_that_acted_has_ratios_of_one(spec: EnvSpec, lstm: int) -> No
         assert batch.obs.shape[:2] == ((6, 2) if lstm else (1, 12))
         metrics = ppo.ppo_loss(network, batch, config, common.make_distribution(spec)).metrics
         assert float(metrics["policy_kl"].detach()) == pytest.approx(0.0, abs=1e-5) and metrics["clipped"] == 0
+        torch.testing.assert_close(batch.weight, torch.ones_like(batch.weight))
 
 
 @pytest.mark.parametrize("lstm", [0, 8])

@@ -108,6 +108,10 @@ def test_normalized_by_hand() -> None:
     unit = (8 / 3) ** 0.5
     assert ops.normalized(x, mask).flatten().tolist() == pytest.approx([-2 / unit, 0.0, 2 / unit, 0.0], abs=1e-5)
     assert not ops.normalized(torch.ones(2, 2), torch.ones(2, 2)).any()
+    assert ops.normalized(x, mask, least=4.0).flatten().tolist() == pytest.approx([-0.5, 0.0, 0.5, 0.0], abs=1e-5)
+    assert torch.equal(ops.normalized(x, mask, least=1.0), ops.normalized(x, mask)), "a larger deviation stays"
+    parts = ops.normalized(x, mask, lambda sums: sums, least=4.0)
+    assert parts.flatten().tolist() == pytest.approx([-0.5, 0.0, 0.5, 0.0], abs=1e-5)
 
 
 def test_explained_variance_by_hand() -> None:

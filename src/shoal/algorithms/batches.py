@@ -140,7 +140,9 @@ class Minibatch(NamedTuple):
     action: Tensor
     """[T, N, ...]"""
     log_prob: Tensor
-    """[T, N] of the action, by the policy that acted."""
+    """[T, N] of the action, by the policy before the rollout's first update."""
+    weight: Tensor
+    """[T, N] how much likelier that policy is to act so than the one that did: 1 if it is the same."""
     advantage: Tensor
     """[T, N]"""
     target: Tensor
@@ -172,7 +174,7 @@ class Minibatch(NamedTuple):
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Minibatch:
         """The same change of all that is [T, N, ...]."""
-        rows = ("obs", "action", "log_prob", "advantage", "target", "value", "mask", "first")
+        rows = ("obs", "action", "log_prob", "weight", "advantage", "target", "value", "mask", "first")
         return self._replace(**{name: change(getattr(self, name)) for name in rows})
 
 

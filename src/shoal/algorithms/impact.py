@@ -83,7 +83,7 @@ def impact_loss(
         if network.value_norm is not None:
             network.value_norm.observe(trace.targets, mask)
         if config.normalize_advantages:
-            advantages = normalized(advantages, mask, total)
+            advantages = normalized(advantages, mask, total, least=network.least_deviation)
     log_prob = distribution.log_prob(params, batch.action)
     surrogate = clipped_surrogate_loss(
         log_prob,

@@ -115,7 +115,7 @@ def impala_loss(
     trace = vtrace(log_ratio, values, batch.reward, discount, used, lambda_=config.trace_lambda, **clips)
     advantages = trace.advantages / network.value_scale
     if config.normalize_advantages:
-        advantages = normalized(advantages, used, total)
+        advantages = normalized(advantages, used, total, least=network.least_deviation)
     if network.value_norm is not None:
         network.value_norm.observe(trace.targets, used)
 

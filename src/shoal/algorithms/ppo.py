@@ -12,13 +12,18 @@ https://arxiv.org/abs/1506.02438. Actors and learner meet at a barrier, the sele
 
 Deviations from the paper:
 1. Policy and value have a torso each where observations are vectors, as in OpenAI's code.
-2. The gradient's norm is clipped and advantages are normalised within a minibatch, as in most code since.
+2. The gradient's norm is clipped and advantages are normalised within a minibatch, as in most code since. With
+   `normalize_values` they are divided by a tenth of the returns' deviation at least, see `LEAST_DEVIATION`.
 3. Truncated episodes bootstrap from their final observation.
 4. `normalize_values` is PopArt: the head predicts normalised returns, and rewards stay as they are.
 5. The first step of a rollout was chosen by the policy before: its row is the last one's bootstrap. Its probability was
-   recorded, so its ratio is exact.
+   recorded, so its weight is exact.
 6. `repeat_exploration`: noise that lasts, see `HeldNoise`. Off by default.
-7. Clipped values (`value_clip`) are an option, in units of the returns' deviation if values are normalised.
+7. The ratio is clipped around the policy that the update begins with, not around the one that acted, and a step counts
+   as much more as that policy is likelier to take it: "Batch size-invariance for policy optimization", Hilton et al.
+   2021, https://arxiv.org/abs/2110.00641. They differ with `lag: 1`. Clipped around the policy that acted, two rollouts
+   in turn pulled apart: 90 % of Pong's ratios were beyond the clip.
+8. Clipped values (`value_clip`) are an option, in units of the returns' deviation if values are normalised.
 """
 
 from __future__ import annotations
@@ -50,6 +55,9 @@ from shoal.ops import (
     polynomial_schedule,
 )
 from shoal.types import EnvSpec
+
+LARGEST_WEIGHT = 2.0
+"""Of a step that an older policy took."""
 
 
 class Config(ActorCriticConfig):
@@ -92,8 +100,9 @@ def ppo_loss(network: ActorCritic, batch: Minibatch, config: Config, distributio
     params, values = network.unroll(batch.obs, batch.state, batch.first)
     log_prob = distribution.log_prob(params, batch.action)  # [T, N]
     mask, scale = batch.mask, network.value_scale
-    advantage = normalized(batch.advantage, mask) if config.normalize_advantages else batch.advantage
-    surrogate = clipped_surrogate_loss(
+    least, advantage = network.least_deviation, batch.advantage
+    advantage = normalized(advantage, mask, least=least) if config.normalize_advantages else advantage
+    surrogate = batch.weight * clipped_surrogate_loss(
         log_prob, batch.log_prob, batch.log_prob, advantage, epsilon=batch.clip, worker_clip=1.0
     )
     error = ((batch.target - values) / scale).square()
@@ -142,7 +151,9 @@ class Rollout:
     def _estimated(self, batch: SequenceBatch, updates: int) -> tuple[Minibatch, Mapping[str, Tensor]]:
         """The rollout with its advantages and value targets."""
         network, config, mask, first = self._network, self._config, batch.mask, batch.first
-        values = network.unroll(batch.obs, batch.state, first).value
+        params, values = network.unroll(batch.obs, batch.state, first)
+        acted = self._distribution.log_prob(batch.behaviour, batch.action)
+        log_prob = self._distribution.log_prob(params[:-1], batch.action)
         discount = discounts(batch.terminated, config.gamma)
         advantages, targets = gae(values, batch.reward, discount, mask, lambda_=config.gae_lambda)
         if network.value_norm is not None:  # between two updates, so that their size is known from the first one on
@@ -151,7 +162,8 @@ class Rollout:
         whole = Minibatch(
             obs=batch.obs[:-1],
             action=batch.action,
-            log_prob=self._distribution.log_prob(batch.behaviour, batch.action),
+            log_prob=log_prob,
+            weight=(log_prob - acted).exp().clamp(max=LARGEST_WEIGHT),
             advantage=advantages / network.value_scale,
             target=targets,
             value=values[:-1],
@@ -218,7 +230,8 @@ class Rollout:
         if part is None:
             exchange.total(torch.zeros(3, dtype=torch.float64, device=self._network.value_head.weight.device))
             return None
-        return part._replace(advantage=normalized(part.advantage, part.mask, exchange.total))
+        least = self._network.least_deviation
+        return part._replace(advantage=normalized(part.advantage, part.mask, exchange.total, least=least))
 
     def _enough(self, metrics: Mapping[str, Tensor]) -> bool:
         if self._config.target_kl is None:

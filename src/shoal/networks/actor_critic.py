@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.networks.inputs import Torso, make_torso
-from shoal.networks.normalization import ObservationNorm, ValueNorm
+from shoal.networks.normalization import LEAST_DEVIATION, ObservationNorm, ValueNorm
 from shoal.networks.own import MakeOwn, OwnTorso
 from shoal.types import ObsPart
 
@@ -131,6 +131,11 @@ class ActorCritic(nn.Module):
     def value_scale(self) -> Tensor | float:
         """What errors of values are divided by; 1 where values are not normalised."""
         return 1.0 if self.value_norm is None else self.value_norm.error_scale
+
+    @property
+    def least_deviation(self) -> float:
+        """Of advantages, for `ops.normalized`; 0 where values are not normalised: the size of returns is not known."""
+        return 0.0 if self.value_norm is None else LEAST_DEVIATION
 
     def recur(self, embedded: Tensor, state: State) -> State:
         """One step of the LSTM: [B, F] -> its new state, whose first part both heads read."""

@@ -139,13 +139,16 @@ def explained_variance(targets: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         return explained.clamp(min=-1.0)
 
 
-def normalized(x: Tensor, mask: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def normalized(
+    x: Tensor, mask: Tensor, total: Callable[[Tensor], Tensor] | None = None, *, least: float = 0.0
+) -> Tensor:
     """Zero mean and unit deviation over the rows that count; 0 elsewhere.
 
     Args:
         x: [T, B]
         mask: [T, B] as for `masked_mean`.
         total: sums three numbers, [3] float64, over all parts of the batch; None: this is the whole batch.
+        least: a smaller deviation becomes smaller than 1, because `x` is divided by this instead.
 
     Returns:
         [T, B]
@@ -155,7 +158,7 @@ def normalized(x: Tensor, mask: Tensor, total: Callable[[Tensor], Tensor] | None
         counted = torch.where(mask.bool(), x, 0.0).detach().double()
         sums = total(torch.stack((mask.sum().double(), counted.sum(), counted.square().sum())))
         mean, square = (sums[1:] / sums[0].clamp(min=1.0)).unbind()
-        deviation = (square - mean.square()).clamp(min=0.0).sqrt()
+        deviation = (square - mean.square()).clamp(min=0.0).sqrt().clamp(min=least)
         return ((x - mean.to(x.dtype)) * mask) / (deviation + 1e-6).to(x.dtype)
     centred = (x - masked_mean(x, mask)) * mask
-    return centred / (masked_mean(centred.square(), mask).sqrt() + 1e-6)
+    return centred / (masked_mean(centred.square(), mask).sqrt().clamp(min=least) + 1e-6)
