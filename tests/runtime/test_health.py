@@ -74,7 +74,7 @@ ILL: dict[str, tuple[str, dict[str, Any], Line, Line]] = {
         {"health/effective_rows": 3000.0, "replay/rows": 1e5},
     ),
     "LASER has used only 1.0%": ("impala", LASER, {"train/laser_used": 0.01}, {"train/laser_used": 0.3}),
-    "evaluations have stayed at about 9": ("td3", {}, {"eval/mean_reward": 9.0}, {"eval/mean_reward": 30.0}),
+    "evaluations have stayed at about 10.6": ("td3", {}, {"eval/mean_reward": 10.6}, {"eval/mean_reward": 12.0}),
 }
 
 
@@ -160,6 +160,21 @@ def test_an_evaluation_that_moves_is_none_that_stays() -> None:
     assert "since step 100,000" in text
 
 
+def test_a_task_that_was_learned_and_is_lost() -> None:
+    """The first episodes had 10. A quarter of the lead is the limit: 31."""
+    found = watch("ppo")
+    assert judged(found, {"eval/mean_reward": 94.0}, lines=5) == []
+    assert judged(found, {"eval/mean_reward": 40.0}, start=5) == [], "worse, but better than at the start"
+    (text,) = judged(found, {"eval/mean_reward": 11.0}, start=200)
+    assert text.startswith("health: evaluations have been near 11, after 94, since step 200,000: ")
+    assert "algorithm.learning_rate (0.0003) or set algorithm.target_kl=0.02." in text
+    swings = [found.judge(1000 * n, {"eval/mean_reward": 11.0 if n % 4 else 90.0}) for n in range(300, 400)]
+    assert not any(swings), "it comes back in between"
+    images = watch("impala", IMAGES)
+    assert judged(images, {"eval/mean_reward": 94.0}, lines=5) == []
+    assert judged(images, {"eval/mean_reward": 11.0}, start=5, lines=20) == [], "images take longer"
+
+
 def test_a_policy_of_images_may_be_undecided_for_longer() -> None:
     line = STUCK | {"train/entropy": MAXIMUM}
     assert judged(watch("impala", IMAGES), line, lines=20) == []
@@ -220,11 +235,24 @@ class Pointless(gymnasium.Env[np.ndarray, int]):
         return self.np_random.random(4, np.float32), reward, self._at == 5, False, {}
 
 
+class Spoiled(Pointless):
+    """The second action earns 1, until all its environments together have made 4,000 steps: then nothing does."""
+
+    steps = 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        Spoiled.steps += 1
+        obs, _, over, cut, info = super().step(action)
+        return obs, float(action == 1 and Spoiled.steps < 4_000), over, cut, info
+
+
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     gymnasium.register("TestPointless-v0", entry_point=Pointless)
+    gymnasium.register("TestSpoiled-v0", entry_point=Spoiled)
+    Spoiled.steps = 0
     yield
-    del gymnasium.registry["TestPointless-v0"]
+    del gymnasium.registry["TestPointless-v0"], gymnasium.registry["TestSpoiled-v0"]
 
 
 POINTLESS = {"env": {"id": "TestPointless-v0"}}
@@ -292,6 +320,10 @@ RUNS: dict[str, tuple[RunSettings, str]] = {
         "LASER has used only",
     ),
     "evaluation": (dqn(**POINTLESS), "evaluations have stayed at about 5 since"),
+    "lost": (
+        dqn(env={"id": "TestSpoiled-v0"}, evaluation={"every_steps": 500, "episodes": 4}, stop={"steps": 10_000}),
+        "evaluations have been near 0, after 5, since",
+    ),
 }
 
 

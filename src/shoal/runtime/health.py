@@ -31,6 +31,8 @@ SLOW, SLOW_IMAGES = 5.0, 25.0
 """Times `health.patience`: policies stay undecided, and values ignorant, for long and learn; from images longer."""
 EVALUATION, EVALUATION_IMAGES = 2.5, 100.0
 """The same for evaluations: Pong takes a million steps to its first points."""
+LOST = 0.25
+"""What was learned is lost when an evaluation has only this share of the best one's lead over the first episodes."""
 DIVERGED = 10.0
 """Times the largest possible return."""
 REJECTED = 0.05
@@ -212,6 +214,7 @@ class HealthWatch:
     def _evaluation(self, mean: float) -> Iterator[_Finding]:
         seen = self._evaluations
         seen.append(mean)
+        yield (lost := self._lost(mean))
         band = max(1e-6, BAND_OF_RANGE * (max(seen) - min(seen)), min(BAND * abs(mean), self._spread))
         if self._still is None or abs(mean - self._still) > band:
             self._still = mean
@@ -223,7 +226,19 @@ class HealthWatch:
         remedy = f"check that rewards depend on the actions, explore more ({more}), or change "
         remedy += self._names("learning_rate")
         patience = EVALUATION_IMAGES if self._images else EVALUATION
-        yield _Finding("evaluation", not done, f"evaluations have stayed at about {mean:.4g}", remedy, patience)
+        what = f"evaluations have stayed at about {mean:.4g}"
+        yield _Finding("evaluation", not (done or lost.ill), what, remedy, patience)
+
+    def _lost(self, mean: float) -> _Finding:
+        """A policy that had learned its task, and has forgotten it."""
+        best, first = max(self._evaluations), self._first_return
+        ill = first is not None and self._better(best, first) and mean < first + LOST * (best - first)
+        remedy = "what was learned is lost; `shoal eval` uses the best weights, and in a new run lower "
+        remedy += self._names("learning_rate")
+        if getattr(self._config, "target_kl", 1.0) is None:
+            remedy += " or set algorithm.target_kl=0.02"
+        patience = SLOW_IMAGES if self._images else EVALUATION
+        return _Finding("lost", ill, f"evaluations have been near {mean:.4g}, after {best:.4g},", remedy, patience)
 
     # ---- helpers
 
