@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from shoal.algorithms.batches import RecurrentBatch, to_tensors
-from shoal.algorithms.comm_dqn import ALGORITHM, CommunicationPolicy, Config, make_network, read_steps
+from shoal.algorithms.comm_dqn import (
+    ALGORITHM,
+    CommunicationPolicy,
+    Config,
+    OnlyThoseWhoPlay,
+    make_network,
+    read_steps,
+)
 from shoal.algorithms.interface import LearnerContext, Outcome, PolicyContext
 from shoal.algorithms.kinds import require_agents
 from shoal.algorithms.recurrent_q import sequence_errors, sequence_loss
@@ -279,6 +286,52 @@ def test_learns_a_fixed_batch() -> None:
     learner, sample = ALGORITHM.make_learner(config, TEAM, LearnerContext(torch.device("cpu"))), team_sample()
     losses = [float(learner.step(sample).metrics["loss"]) for _ in range(200)]
     assert losses[-1] < 0.1 * losses[0]
+
+
+@pytest.mark.parametrize("communication", ["neighbours", "causal", "none"])
+@pytest.mark.parametrize("playing", [1, 3, 6])
+def test_agents_who_do_not_play_are_left_out_of_a_batch(communication: Any, playing: int) -> None:
+    """The loss, the priorities and the gradient are those of the whole rows."""
+    kwargs = {"agents": playing, "max_agents": 6, "size": 8, "positions": True}
+    env = make_env(EnvSettings(id="shoal/PathFinding-v0", kwargs=kwargs), 4, 0)
+    rng, steps, lanes = np.random.default_rng(playing), 5, 4
+    actions = rng.integers(0, 5, (steps, lanes, 6))
+    obs = np.stack([env.reset(), *(env.step(action).obs for action in actions)])
+    env.close()
+    none = np.zeros((steps, lanes), np.bool_)
+    before = np.concatenate((rng.uniform(-1, 1, (lanes, 8 * 6)), rng.integers(0, 5, (lanes, 6))), 1).astype("f2")
+    data = Sequence(
+        obs, actions, none.astype("f4"), none, none, np.zeros((steps + 1, lanes), np.uint8), {"state": before}
+    )
+    whole = to_tensors(Sample(data, Keys.empty(lanes), np.ones(lanes), lanes, 0.0))
+    assert isinstance(whole, RecurrentBatch)
+    config = Config(communication=communication, channels=4, blocks=1, cell_size=8, head_size=4, unroll=5)
+    torch.manual_seed(0)
+    network, found = make_network(config, env.spec), []
+    target, trim = make_network(config, env.spec), OnlyThoseWhoPlay(network.parts)
+    cut = trim(whole)
+    assert network.parts.sizes == (1, 2, 4, 6)
+    assert cut.action.shape[2] == {1: 1, 3: 4, 6: 6}[playing]
+    assert cut is whole or cut.obs.shape[2] < whole.obs.shape[2] * cut.action.shape[2] / 6 + 1
+    for batch in (whole, cut):
+        network.zero_grad()
+        loss = sequence_loss(network, target, batch, config, read_steps)
+        loss.loss.mean().backward()
+        gradient = torch.cat([one.grad.flatten() for one in network.parameters() if one.grad is not None])
+        assert loss.td_error is not None
+        found.append(torch.cat((loss.loss.detach(), loss.td_error.detach(), gradient, loss.metrics["q_mean"][None])))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_cut_grows_with_the_team_and_never_shrinks() -> None:
+    trim, sizes = OnlyThoseWhoPlay(make_network(Config(**SMALL), TEAM).parts), []
+    for there in (1, 2, 1, 0, 3, 1):
+        present = np.broadcast_to(np.arange(AGENTS) < there, (6, 2, AGENTS))
+        batch = to_tensors(team_sample(batch=2))._replace(obs=torch.from_numpy(rows(present, np.zeros(present.shape))))
+        made = trim(batch)
+        sizes.append(made.action.shape[2])
+        assert made.state.shape[1] == sizes[-1] * 9 and made.obs.shape[2] == sizes[-1] * (SEES + sizes[-1] + 1)
+    assert sizes == [1, 2, 2, 2, 3, 3]
 
 
 def test_what_the_map_shows_is_where_agents_are() -> None:

@@ -165,6 +165,31 @@ def read_steps(batch: RecurrentBatch, config: Config, network: CommunicationNetw
     return Steps(reward, discount, mask)
 
 
+class OnlyThoseWhoPlay:
+    """Cuts batches to the agents that are in them: a curriculum begins with one of sixteen, and the others would be
+    computed, too. To one of a few sizes, and never to a smaller one than before: a CUDA graph fits one size.
+    """
+
+    def __init__(self, parts: TeamParts) -> None:
+        self._parts, self._agents = parts, 1
+
+    def __call__(self, batch: RecurrentBatch) -> RecurrentBatch:
+        """Agents that are not there contribute nothing to a loss, so it stays the same."""
+        agents = self._parts.agents
+        if self._agents == agents:
+            return batch
+        there = self._parts.part(batch.obs.flatten(0, 1), "mask").diagonal(dim1=1, dim2=2).amax(0) > 0.5  # [agents]
+        last = int(there.nonzero().max()) + 1 if there.any() else 1
+        cut = self._agents = max(self._agents, next(size for size in self._parts.sizes if size >= last))
+        state, before = batch.state.split((batch.state.shape[1] - agents, agents), dim=1)
+        state = state.unflatten(1, (agents, -1))[:, :cut].flatten(1)
+        return batch._replace(
+            obs=self._parts.cut(batch.obs, cut),
+            action=batch.action[..., :cut],
+            state=torch.cat((state, before[:, :cut]), dim=1),
+        )
+
+
 def _suited(spec: EnvSpec) -> Mapping[str, Any]:
     """What learns on two cores: a small network and many small updates; the paper's are for a GPU."""
     algorithm = {
@@ -221,5 +246,6 @@ _BASE = recurrent_algorithm(
     read_steps=read_steps,
     make_policy=CommunicationPolicy,
     check=lambda spec: None,  # `agents` says all
+    make_trim=lambda network: OnlyThoseWhoPlay(network.parts),
 )
 ALGORITHM = replace(_BASE, agents=True, columns=_columns, make_learner=_make_learner, defaults=_DEFAULTS)

@@ -9,15 +9,13 @@
     each target network that is due moves towards the network it follows
     priorities = |TD errors|
 
-An algorithm may divide a batch into several that are learned from one after the other, as PPO does.
-
-An algorithm gives its networks, its objectives and its target networks. Everything else is here, once: importance
-weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA graphs on a GPU, checkpoints.
+An algorithm gives networks, objectives and target networks, and may divide a batch into several, as PPO does. Everything
+else is here, once: importance weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA
+graphs on a GPU, checkpoints.
 
 Several learners make the update that one would make of all their batches (`LearnerContext.exchange`). What else is
-computed from a whole batch is exchanged, too: the largest importance weight, statistics of observations and returns,
-the moments of advantages. A learner without a batch (None) sends zeros. Metrics are of a learner's own batch, except
-the gradient's norm.
+computed from a whole batch is exchanged, too. A learner without a batch (None) sends zeros. Metrics are of a learner's
+own batch, except the gradient's norm.
 """
 
 from __future__ import annotations
@@ -143,6 +141,7 @@ class GradientLearner:
         divide: Callable[[Any, int], Division] | None = None,
         published_whole: bool = True,
         watched: Mapping[str, Forward] | None = None,
+        trim: Callable[[Any], Any] | None = None,
     ) -> None:
         """Args:
         networks: all that a checkpoint holds beside optimisers, by name, on the context's device; `policy` is what
@@ -156,15 +155,16 @@ class GradientLearner:
             Schedules and periods count it as one. None: one update of the whole.
         published_whole: see `Learner`.
         watched: see `Learner`.
+        trim: takes what is only padding out of a batch, before it goes to the device.
         """
-        self._networks, self._targets, self._context = networks, targets, context
+        self._networks, self._targets, self._context, self._trim = networks, targets, context, trim
         self._beta, self._prepare, self._divide, self.published_whole = beta, prepare, divide, published_whole
         self.watched = watched or {}
         on_gpu = context.device.type == "cuda"
         self._parts = [_Part(objective, context) for objective in objectives]
         self._periods = [*(part.objective.period for part in self._parts), *(target.period for target in targets)]
         update = self._update if divide is None else self._minimize
-        # What is exchanged passes through the host, or waits for others: then only the gradients are captured.
+        # What is exchanged waits for others: then only the gradients are captured.
         captured = context.compile and on_gpu and context.exchange is None
         self._run: Callable[..., _Updated] = Captured(update, context.device) if captured else update
         self._copied = torch.cuda.Event() if on_gpu else None
@@ -200,8 +200,7 @@ class GradientLearner:
 
     def gradient(self, sample: Sample) -> Gradient:
         """The first of the three steps alone, for a gradient that another process applies. For one objective."""
-        (part,) = self._parts
-        return part.gradient(self._upload(sample))
+        return self._parts[0].gradient(self._upload(sample))
 
     def apply(self, gradient: Tensor, scale: float = 1.0) -> Tensor:
         """The last of the three steps alone; returns the gradient's norm. The step size is multiplied by `scale`."""
@@ -217,7 +216,7 @@ class GradientLearner:
             if weighted:
                 self._largest(torch.zeros(()))
             return None
-        batch: Any = to_tensors(sample)
+        batch: Any = to_tensors(sample) if self._trim is None else self._trim(to_tensors(sample))
         if weighted and self._beta is not None:
             probabilities, size = torch.from_numpy(sample.probabilities), torch.as_tensor(sample.size)
             weights = importance_weights(probabilities, size, self._beta(self._updates), self._largest)

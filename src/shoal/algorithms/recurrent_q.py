@@ -113,8 +113,9 @@ def sequence_loss(
 
 def _learned_values(network: RecurrentQNetwork, batch: RecurrentBatch, burn_in: int) -> Tensor:
     """[T + 1, B, ..., A] of the part to learn from; the state comes warm from the part before it."""
-    obs, first, last = batch.obs, batch.first, batch.last_action(network.state_size)
-    state = batch.state[:, : network.state_size].float()
+    size = batch.state.shape[1] - math.prod(batch.action.shape[2:])  # of the state; the actions before it follow
+    obs, first, last = batch.obs, batch.first, batch.last_action(size)
+    state = batch.state[:, :size].float()
     if burn_in:
         with torch.no_grad():
             _, state = network.unroll(obs[:burn_in], state, first[:burn_in], last[:burn_in])
@@ -136,6 +137,7 @@ def recurrent_algorithm(
     read_steps: ReadSteps = one_agent,
     make_policy: MakePolicy = RecurrentQPolicy,
     check: Callable[[EnvSpec], None] | None = None,
+    make_trim: Callable[[Any], Callable[[Any], Any] | None] = lambda network: None,
 ) -> Algorithm:
     """A recurrent Q-learner: its algorithms differ in the network, and in how agents are told apart.
 
@@ -148,6 +150,7 @@ def recurrent_algorithm(
         read_steps: what a sequence's rows brought; one agent's by default.
         make_policy: how the network acts.
         check: see `Algorithm`; by default, discrete actions of one agent are asked for.
+        make_trim: from the network to what is left out of its batches, see `GradientLearner`.
     """
 
     def make_learner(config: RecurrentConfig, spec: EnvSpec, context: LearnerContext) -> Learner:
@@ -177,6 +180,7 @@ def recurrent_algorithm(
             beta=lambda updates: config.beta,
             prepare=statistics,
             watched={"network": alone},
+            trim=make_trim(network),
         )
 
     def columns(config: RecurrentConfig, spec: EnvSpec) -> tuple[Column, ...]:

@@ -14,7 +14,7 @@ Shapes: M rows (T * B in sequences), B rows of one time step, A agents, E featur
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class TeamObservation(NamedTuple):
 
 
 class TeamParts:
-    """Where the parts of a team's observation are in a row."""
+    """Where the parts of a team's observation are in a row, also in one that was cut to the first few agents."""
 
     def __init__(self, parts: tuple[ObsPart, ...]) -> None:
         self._parts = {part.name: part for part in parts}
@@ -51,9 +51,31 @@ class TeamParts:
         shape = agents.shape[1:]
         self.one = replace(agents, name="", shape=shape, start=0, axes=image_axes(shape), width=1)
         """What one agent sees, as an observation of its own."""
+        self.sizes = (*(2**n for n in range(10) if 2**n < self.agents), self.agents)
+        """To how many agents rows may be cut."""
+        self._layouts = {sum(part.stored for part in cut): {one.name: one for one in cut} for cut in self._cuts()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
+
+    def _cuts(self) -> Iterator[tuple[ObsPart, ...]]:
+        """The parts of a row for each of `sizes`. All have an axis of agents; the mask has two."""
+        for agents in self.sizes:
+            cut: list[ObsPart] = []
+            for name, part in self._parts.items():
+                shape = (agents, agents) if name == "mask" else (agents, *part.shape[1:])
+                cut.append(replace(part, shape=shape, start=sum(one.stored for one in cut)))
+            yield tuple(cut)
+
+    def cut(self, rows: Tensor, agents: int) -> Tensor:
+        """[..., F] -> rows of the first agents, one of `sizes`."""
+        kept = []
+        for name, part in self._parts.items():
+            entries = rows[..., part.start : part.start + part.stored].unflatten(-1, (self.agents, -1))[..., :agents, :]
+            if name == "mask":
+                entries = entries.unflatten(-1, (self.agents, -1))[..., :agents, :].flatten(-2)
+            kept.append(entries.flatten(-2))
+        return torch.cat(kept, dim=-1)
 
     def __call__(self, rows: Tensor) -> TeamObservation:
         """[M, F] -> its parts."""
@@ -61,7 +83,7 @@ class TeamParts:
 
     def part(self, rows: Tensor, name: str) -> Tensor:
         """[M, F] -> [M, *shape of the part]"""
-        part = self._parts[name]
+        part = self._layouts[rows.shape[1]][name]
         return numbers(rows, part).reshape(len(rows), *part.shape)
 
 
@@ -204,13 +226,15 @@ class CommunicationNetwork(RecurrentQNetwork):
         return values[0], state
 
     def unroll(self, obs: Tensor, state: Tensor, first: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, B, F] -> [T, B, A, N], zeros for agents that are not there. `last_action` is not looked at."""
+        """[T, B, F] -> [T, B, A, N], zeros for agents that are not there; rows may be cut (`TeamParts.cut`), the state
+        likewise. `last_action` is not looked at.
+        """
         steps = obs.shape[:2]
         seen = self.parts(obs.flatten(0, 1))
         present = seen.mask.diagonal(dim1=1, dim2=2)  # [M, A]
         embedded = self.embed(seen.agents, present).unflatten(0, steps)
         mask, keep = seen.mask.unflatten(0, steps), (~first).to(embedded.dtype)[..., None, None]
-        now, states = state.unflatten(1, (self.parts.agents, -1)), []  # [B, A, H]
+        now, states = state.unflatten(1, (-1, self.cell.hidden_size)), []  # [B, A, H]
         messages = seen.mask.new_zeros((), dtype=torch.int64)
         for time, (features, heard, kept) in enumerate(zip(embedded, mask, keep, strict=True)):
             now = now.to(features.dtype) * kept
@@ -268,7 +292,7 @@ class CommunicationNetwork(RecurrentQNetwork):
         seen, position = self.parts(obs), self.parts.part(obs, "position").long()  # [B, A, 2]
         radius = self.parts.one.shape[1] // 2
         offset = position.unsqueeze(1) - position.unsqueeze(2)  # [B, A, A, 2]: where i sees j, from i
-        heard = torch.eye(self.parts.agents, dtype=torch.bool, device=obs.device) & seen.mask
+        heard = torch.eye(seen.mask.shape[1], dtype=torch.bool, device=obs.device) & seen.mask
         row, i, j = (seen.mask & ~heard & (offset.abs() <= radius).all(dim=3)).nonzero(as_tuple=True)
         if len(row):
             without = seen.agents[row, i].clone()
