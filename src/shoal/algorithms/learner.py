@@ -9,9 +9,9 @@
     each target network that is due moves towards the network it follows
     priorities = |TD errors|
 
-An algorithm gives networks, objectives and target networks, and may divide a batch into several, as PPO does. Everything
-else is here, once: importance weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA
-graphs on a GPU, checkpoints.
+An algorithm gives networks, objectives and target networks, and may divide a batch into several, as PPO does. All else
+is here, once: importance weights, step-size schedules, autocast, compiled gradients on a CPU, updates as CUDA graphs on
+a GPU, checkpoints.
 
 Several learners make the update that one would make of all their batches (`LearnerContext.exchange`). What else is
 computed from a whole batch is exchanged, too. A learner without a batch (None) sends zeros. Metrics are of a learner's

@@ -264,7 +264,7 @@ def suited_settings(spec: EnvSpec) -> Mapping[str, Any]:
                 "torso": "small",
                 "image_hidden": 256,
                 "center_images": True,
-                "unroll": 32,  # small rollouts, many updates: Pong and MinAtar were learned in fewer steps than with 128
+                "unroll": 32,  # small rollouts, many updates: Pong was learned in fewer steps than with 64
                 "learning_rate": 5e-4,
                 "target_kl": 0.03,
                 "epochs": 4,
