@@ -29,8 +29,8 @@ CUT = 2
 
 SMALLEST_IMAGE = 8
 """Height and width from which a grid of numbers counts as an image."""
-
-
+MIN_IMAGE = 36
+"""Images with fewer rows or columns are small: Nature's convolutions would leave little of them."""
 LARGEST_PIXEL = 65_535.0
 """A space with a larger bound than this does not say how large its values are."""
 
@@ -147,6 +147,12 @@ class EnvSpec:
     def sees_images(self) -> bool:
         """Whether observations go through convolutions."""
         return any(part.axes for part in self.inputs)
+
+    @property
+    def sees_small_images(self) -> bool:
+        """Whether all its images are so small that an update of them costs little more than one of vectors."""
+        images = [dict(zip(part.axes, part.shape, strict=True)) for part in self.inputs if part.axes]
+        return bool(images) and all(min(sides["H"], sides["W"]) < MIN_IMAGE for sides in images)
 
     @property
     def tabular(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from shoal.config.environment import actors_for_images, look_at
 from shoal.config.load import load_scenario, load_target, scenario_names, settings_for
 from shoal.config.values import parse_yaml
 from shoal.errors import ConfigError
+from shoal.types import EnvSpec
 
 DISCRETE = [name for name, one in ALGORITHMS.items() if one.actions != "continuous"]
 CONTINUOUS = [name for name, one in ALGORITHMS.items() if one.actions != "discrete"]
@@ -39,6 +41,15 @@ def test_what_suits_is_below_what_is_set(algo: str) -> None:
         assert settings_for("CartPole-v1", algo, ["batch_size=160"]).learner.batch_size == 160
     assert settings.algorithm.learning_rate == suited["algorithm"]["learning_rate"]
     assert settings_for("CartPole-v1", algo, ["learning_rate=0.123"]).algorithm.learning_rate == 0.123
+
+
+@pytest.mark.parametrize("algo", ["apex-dqn", "apex-qr-dqn"])
+def test_small_images_are_learned_as_often_as_vectors(algo: str) -> None:
+    small = EnvSpec("Small-v0", (10, 10, 4), "uint8", 1, 3, (), unit_observations=True, binary_observations=True)
+    suited, large = (ALGORITHMS[algo].suited(spec) for spec in (small, replace(small, obs_shape=(84, 84, 4))))
+    assert suited["replay"] == ALGORITHMS[algo].suited(look_at("CartPole-v1"))["replay"]  # type: ignore[arg-type]
+    assert suited["algorithm"]["center_images"] and not suited["algorithm"]["normalize_observations"]
+    assert large["replay"] == {"samples_per_insert": 6}
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

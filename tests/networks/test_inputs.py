@@ -17,11 +17,11 @@ from shoal.types import ObsPart
     [
         ((4, 84, 84), "uint8", NatureCNN, 3136),
         ((1, 36, 36), "uint8", NatureCNN, 64),
-        ((96, 96, 3), "uint8", NatureCNN, 64 * 8 * 8),
+        ((96, 96, 3), "uint8", NatureCNN, 64 * 9 * 9),
         ((4, 84, 84), "float32", NatureCNN, 3136),
-        ((10, 10, 4), "float32", TinyCNN, 64 * 3 * 3),
-        ((3, 8, 8), "uint8", TinyCNN, 64 * 2 * 2),
-        ((48, 40), "uint8", ImageTorso, 64 * 2 * 1),
+        ((10, 10, 4), "float32", TinyCNN, 64 * 4 * 4),
+        ((3, 8, 8), "uint8", TinyCNN, 64 * 3 * 3),
+        ((48, 40), "uint8", ImageTorso, 64 * 3 * 2),
         ((4, 84, 84, 3), "uint8", ImageTorso, 3136),
         ((4,), "float32", MLP, 16),
         ((), "int64", MLP, 16),
@@ -93,7 +93,7 @@ def test_several_inputs_go_where_they_belong() -> None:
         1,
     )
     torch.testing.assert_close(torso(row), expected)
-    assert torso.out_features == expected.shape[1] == 576 + 64 + 5
+    assert torso.out_features == expected.shape[1] == 576 + 256 + 5
     assert torso.to(torch.bfloat16)(row).dtype == torch.bfloat16
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from shoal.errors import ConfigError
 from shoal.networks import MLP, NatureCNN, TinyCNN
+from shoal.networks.torso import SmallCNN
 
 
 def test_mlp_by_hand() -> None:
@@ -91,8 +92,22 @@ def test_channels_last_is_the_same_network() -> None:
     torch.testing.assert_close(last(obs.permute(0, 2, 3, 1)), first(obs))
 
 
+@pytest.mark.parametrize("kind", [NatureCNN, SmallCNN, TinyCNN])
+@pytest.mark.parametrize(("height", "width"), [(84, 84), (96, 96), (64, 37), (10, 10), (9, 12), (35, 36)])
+def test_every_pixel_is_seen(kind: type[NatureCNN | SmallCNN | TinyCNN], height: int, width: int) -> None:
+    """Strides of two used to leave out the last row of 10x10, where the player of a game was."""
+    if kind is not TinyCNN and min(height, width) < 36:
+        return
+    cnn = kind(2, height, width)
+    for parameter in cnn.parameters():
+        nn.init.constant_(parameter, 0.01)  # no ReLU is off
+    obs = torch.ones(1, 2, height, width, requires_grad=True)
+    cnn(obs).sum().backward()
+    assert obs.grad is not None and (obs.grad != 0).all()
+
+
 def test_nature_cnn_refusals() -> None:
-    with pytest.raises(ConfigError, match="got 1 and 35x84"):
-        NatureCNN(1, 35, 84)
+    with pytest.raises(ConfigError, match="got 1 and 28x84"):
+        NatureCNN(1, 28, 84)
     with pytest.raises(ValueError, match=r"\[B, \*\(4, 84, 84\)\], got shape \(2, 84, 84\)"):
         NatureCNN(4)(torch.zeros(2, 84, 84))

@@ -175,6 +175,25 @@ def test_a_task_that_was_learned_and_is_lost() -> None:
     assert judged(images, {"eval/mean_reward": 11.0}, start=5, lines=20) == [], "images take longer"
 
 
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 60.0)])
+def test_luck_is_not_learning(mean: float, deviation: float) -> None:
+    """Of returns that are noise, the best of many evaluations is far above the rest. Nothing was lost."""
+    rng, said = np.random.default_rng(0), 0
+    for _ in range(100):
+        found = HealthWatch(watch("ppo")._settings, VECTOR)
+        found.begin(rng.normal(mean, deviation, 100).tolist())
+        for step in range(0, 50_000, 1000):
+            returns = rng.normal(mean, deviation, 20)
+            line = {"eval/mean_reward": float(returns.mean()), "eval/std_reward": float(returns.std())}
+            said += any("what was learned is lost" in text for text in found.judge(step, line))
+    assert said <= 1
+
+
+def test_evaluations_may_stay_while_training_gets_better() -> None:
+    found = watch("ppo")
+    assert judged(found, {"eval/mean_reward": 9.0, "rollout/ep_rew_mean": 20.0}) == []
+
+
 def test_a_policy_of_images_may_be_undecided_for_longer() -> None:
     line = STUCK | {"train/entropy": MAXIMUM}
     assert judged(watch("impala", IMAGES), line, lines=20) == []
@@ -236,14 +255,15 @@ class Pointless(gymnasium.Env[np.ndarray, int]):
 
 
 class Spoiled(Pointless):
-    """The second action earns 1, until all its environments together have made 4,000 steps: then nothing does."""
+    """The last action earns 1, until all its environments together have made 4,000 steps: then nothing does."""
 
+    action_space = spaces.Discrete(6)
     steps = 0
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         Spoiled.steps += 1
         obs, _, over, cut, info = super().step(action)
-        return obs, float(action == 1 and Spoiled.steps < 4_000), over, cut, info
+        return obs, float(action == 5 and Spoiled.steps < 4_000), over, cut, info
 
 
 @pytest.fixture(autouse=True)

@@ -118,8 +118,8 @@ def dqn_loss(network: QNetwork, target: QNetwork, batch: TransitionBatch, *, dou
 
 
 def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What learns on most environments. With vectors the paper's settings need ten times as many steps."""
-    if spec.sees_images:  # measured on Pong: docs/algorithms/apex-dqn.md
+    """What learns on most environments. With vectors and small images the paper's need ten times as many steps."""
+    if spec.sees_images and not spec.sees_small_images:  # measured on Pong: docs/algorithms/apex-dqn.md
         return {
             "algorithm": {"center_images": True, "adam_epsilon": 1e-5, "target_period": 1_000},
             "learner": {"batch_size": 128},
@@ -132,12 +132,13 @@ def _suited(spec: EnvSpec, own: Mapping[str, Any]) -> Mapping[str, Any]:
         "gradient_clip": 10.0,
         "target_period": 250,
         "hidden": [128, 128],
-        "normalize_observations": not spec.unit_observations,
+        "normalize_observations": not spec.unit_observations and not spec.sees_images,
         "normalize_values": True,
         "repeat_exploration": True,
         # Returns over several steps contain the steps that explored. With many states alike that averages out; where
         # each state is learned by itself, the way beside a cliff is learned as if one fell now and then.
         **({"n_step": 1} if spec.tabular else {}),
+        **({"center_images": True} if spec.sees_images else {}),
         **own,
     }
     return {

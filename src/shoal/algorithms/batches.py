@@ -142,7 +142,7 @@ class Minibatch(NamedTuple):
     log_prob: Tensor
     """[T, N] of the action, by the policy before the rollout's first update."""
     weight: Tensor
-    """[T, N] how much likelier that policy is to act so than the one that did: 1 if it is the same."""
+    """[T, N] how much likelier that policy is to act so than the one that did, 2 at most: 1 if it is the same."""
     advantage: Tensor
     """[T, N]"""
     target: Tensor

@@ -17,12 +17,12 @@ Deviations from the paper:
 3. Truncated episodes bootstrap from their final observation.
 4. `normalize_values` is PopArt: the head predicts normalised returns, and rewards stay as they are.
 5. The first step of a rollout was chosen by the policy before: its row is the last one's bootstrap. Its probability was
-   recorded, so its weight is exact.
+   recorded, so its weight is known.
 6. `repeat_exploration`: noise that lasts, see `HeldNoise`. Off by default.
 7. The ratio is clipped around the policy that the update begins with, not around the one that acted, and a step counts
    as much more as that policy is likelier to take it: "Batch size-invariance for policy optimization", Hilton et al.
-   2021, https://arxiv.org/abs/2110.00641. They differ with `lag: 1`. Clipped around the policy that acted, two rollouts
-   in turn pulled apart: 90 % of Pong's ratios were beyond the clip.
+   2021, https://arxiv.org/abs/2110.00641. They differ with `lag: 1`. Clipped around the policy that acted, updates from
+   alternate rollouts drove the policy in opposite directions: 90 % of Pong's ratios were beyond the clip.
 8. Clipped values (`value_clip`) are an option, in units of the returns' deviation if values are normalised.
 """
 
@@ -75,7 +75,7 @@ class Config(ActorCriticConfig):
         None, ge=0, lt=1, description="The clip after `schedule_updates`, reached in a straight line; null: it stays."
     )
     value_clip: float | None = Field(None, gt=0, description="How far a value may move in one rollout; null: any.")
-    normalize_advantages: bool = Field(True, description="Mean 0 and deviation 1 within each minibatch.")
+    normalize_advantages: bool = Field(True, description="Mean 0 and deviation 1 (at most) within each minibatch.")
     target_kl: float | None = Field(
         None, gt=0, description="A rollout is left when the policy has moved this far (KL divergence); null: never."
     )

@@ -26,8 +26,8 @@ from shoal.networks.inputs import make_torso, numbers
 from shoal.networks.normalization import ValueNorm
 from shoal.networks.own import MakeOwn
 from shoal.networks.recurrent_q import RecurrentQNetwork
-from shoal.networks.torso import MIN_IMAGE, FirstConvolution
-from shoal.types import ObsPart, image_axes
+from shoal.networks.torso import FirstConvolution
+from shoal.types import MIN_IMAGE, ObsPart, image_axes
 
 
 class TeamObservation(NamedTuple):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from shoal.errors import ConfigError
 from shoal.networks.residual import ResidualCNN
-from shoal.networks.torso import MIN_IMAGE, MLP, Convolutions, FirstConvolution, NatureCNN, SmallCNN, TinyCNN
-from shoal.types import ObsPart
+from shoal.networks.torso import MLP, Convolutions, FirstConvolution, NatureCNN, SmallCNN, TinyCNN
+from shoal.types import MIN_IMAGE, ObsPart
 
 Torso = Literal["small", "shallow", "deep"]
 _KINDS: dict[Torso, type[SmallCNN | NatureCNN | ResidualCNN]]

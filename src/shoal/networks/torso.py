@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from shoal.errors import ConfigError
 
-MIN_IMAGE = 36
-"""Smallest height and width the three convolutions of `NatureCNN` can take."""
 Strides = tuple[int, int]
 
 
@@ -68,8 +66,8 @@ class FirstConvolution(nn.Conv2d):
     centered = False
     scale: float | None = None
 
-    def images(self, obs: Tensor, channels_last: bool) -> Tensor:
-        """[B, C, H, W] (or [B, H, W, C]) -> [B, out, h, w]"""
+    def images(self, obs: Tensor, channels_last: bool, padding: Sequence[int] = ()) -> Tensor:
+        """[B, C, H, W] (or [B, H, W, C]) -> [B, out, h, w]; `padding` is of columns and rows, as torch's."""
         x, weight = obs.to(self.weight.dtype), self.weight
         if self.centered:
             weight = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
@@ -78,6 +76,8 @@ class FirstConvolution(nn.Conv2d):
             weight = weight * scale
         if channels_last:
             x = x.permute(0, 3, 1, 2)
+        if any(padding):
+            x = functional.pad(x, padding)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
 
 
@@ -90,6 +90,9 @@ def center_images(network: nn.Module) -> None:
 
 class Convolutions(nn.Module):
     """Convolutions with ReLU, one after the other, flattened.
+
+    Where the strides do not reach the last rows or columns, zeros are put behind them. Otherwise these would not be
+    seen: of 10x10 the last ones, which is where the player of MinAtar's Breakout is.
 
     Args:
         in_channels: channels of the image, the frame stack included.
@@ -106,10 +109,14 @@ class Convolutions(nn.Module):
         self.channels_last = channels_last
         self.in_shape = (height, width, in_channels) if channels_last else (in_channels, height, width)
         seen, sides = in_channels, [height, width]
+        self._padding: list[list[int]] = []
         for number, (filters, side, strides) in enumerate(layers, 1):
             kind = FirstConvolution if number == 1 else nn.Conv2d
-            sides = [(length - side) // stride + 1 for length, stride in zip(sides, strides, strict=True)]
-            if in_channels < 1 or min(sides) < 1:
+            rows, columns = (-(length - side) % stride for length, stride in zip(sides, strides, strict=True))
+            self._padding.append([0, columns, 0, rows])
+            fits = min(sides) >= side
+            sides = [-((side - length) // stride) + 1 for length, stride in zip(sides, strides, strict=True)]
+            if in_channels < 1 or not fits:
                 needs = f"{type(self).__name__} needs at least 1 channel, and images that its filters fit into"
                 raise ConfigError(f"{needs}; got {in_channels} and {height}x{width}.")
             self.add_module(f"conv{number}", kind(seen, filters, side, strides))
@@ -121,9 +128,9 @@ class Convolutions(nn.Module):
         if tuple(obs.shape[1:]) != self.in_shape:
             raise ValueError(f"obs must be [B, *{self.in_shape}], got shape {tuple(obs.shape)}.")
         first, *others = self.children()
-        x = torch.relu_(cast(FirstConvolution, first).images(obs, self.channels_last))
-        for convolution in others:
-            x = torch.relu_(convolution(x))
+        x = torch.relu_(cast(FirstConvolution, first).images(obs, self.channels_last, self._padding[0]))
+        for convolution, padding in zip(others, self._padding[1:], strict=True):
+            x = torch.relu_(convolution(functional.pad(x, padding) if any(padding) else x))
         return x.flatten(1)
 
 
@@ -131,7 +138,7 @@ class NatureCNN(Convolutions):
     """The three convolutions of "Human-level control through deep reinforcement learning".
 
     https://www.nature.com/articles/nature14236. The fully connected layer is left to the heads: a dueling network has
-    one per stream. For images of at least `MIN_IMAGE` rows and columns.
+    one per stream. For images of at least `types.MIN_IMAGE` rows and columns.
     """
 
     def __init__(self, in_channels: int, height: int = 84, width: int = 84, channels_last: bool = False) -> None:
@@ -152,7 +159,7 @@ class SmallCNN(Convolutions):
 class TinyCNN(Convolutions):
     """Two convolutions of 3x3 for images too small for the others.
 
-    The first has stride 2 along sides of at least 16, the second one always: 10x10 becomes 3x3, 32x32 becomes 7x7.
+    The first has stride 2 along sides of at least 16, the second one always: 10x10 becomes 4x4, 32x32 becomes 8x8.
     """
 
     def __init__(self, in_channels: int, height: int, width: int, channels_last: bool = False) -> None:

@@ -148,7 +148,7 @@ def normalized(
         x: [T, B]
         mask: [T, B] as for `masked_mean`.
         total: sums three numbers, [3] float64, over all parts of the batch; None: this is the whole batch.
-        least: a smaller deviation becomes smaller than 1, because `x` is divided by this instead.
+        least: the smallest deviation to divide by.
 
     Returns:
         [T, B]

@@ -31,6 +31,8 @@ SLOW, SLOW_IMAGES = 5.0, 25.0
 """Times `health.patience`: policies stay undecided, and values ignorant, for long and learn; from images longer."""
 EVALUATION, EVALUATION_IMAGES = 2.5, 100.0
 """The same for evaluations: Pong takes a million steps to its first points."""
+CHANCE = 5.0
+"""Deviations of a mean that a lucky evaluation may have."""
 LOST = 0.25
 """What was learned is lost when an evaluation has only this share of the best one's lead over the first episodes."""
 DIVERGED = 10.0
@@ -83,6 +85,10 @@ class HealthWatch:
         self._spread = math.inf
         """Of the first episodes' returns: a shift of all returns must not hide what was learned."""
         self._evaluations: list[float] = []
+        self._learned = -math.inf
+        """The best evaluation that was no accident."""
+        self._training = -math.inf
+        """Mean return of the newest episodes of training."""
         self._still: float | None = None
         """The evaluation that those after it do not differ from."""
         self._longest = 0.0
@@ -130,7 +136,8 @@ class HealthWatch:
 
     def _examine(self, values: Mapping[str, float], layers: Sequence[Layer]) -> Iterator[_Finding]:
         if "eval/mean_reward" in values:
-            yield from self._evaluation(values["eval/mean_reward"])
+            yield from self._evaluation(values["eval/mean_reward"], values.get("eval/std_reward", 0.0))
+        self._training = values.get("rollout/ep_rew_mean", self._training)
         self._longest = max(self._longest, values.get("rollout/ep_len_mean", 0.0))
         if "health/dead_units" in values:
             yield self._dead(values["health/dead_units"], layers)
@@ -211,17 +218,21 @@ class HealthWatch:
         remedy = f"lower replay.selectors.{index}.alpha ({alpha:g}), or use `uniform`; a few rewards may be very large"
         return _Finding("priorities", few, what, remedy)
 
-    def _evaluation(self, mean: float) -> Iterator[_Finding]:
+    def _evaluation(self, mean: float, deviation: float) -> Iterator[_Finding]:
         seen = self._evaluations
         seen.append(mean)
-        yield (lost := self._lost(mean))
+        yield (lost := self._lost(mean, deviation))
         band = max(1e-6, BAND_OF_RANGE * (max(seen) - min(seen)), min(BAND * abs(mean), self._spread))
         if self._still is None or abs(mean - self._still) > band:
             self._still = mean
             yield _Finding("evaluation", False)
         goals = (self._settings.stop.mean_return, self._spec.reward_threshold)
         done = any(goal is not None and mean >= goal for goal in goals)
-        done = done or self._better(mean, seen[0]) or self._better(mean, self._first_return)
+        better = [
+            self._better(mean, seen[0]),
+            *(self._better(one, self._first_return) for one in (mean, self._training)),
+        ]
+        done = done or any(better)
         more = next(hint for name, hint in _EXPLORATION.items() if hasattr(self._config, name))
         remedy = f"check that rewards depend on the actions, explore more ({more}), or change "
         remedy += self._names("learning_rate")
@@ -229,10 +240,14 @@ class HealthWatch:
         what = f"evaluations have stayed at about {mean:.4g}"
         yield _Finding("evaluation", not (done or lost.ill), what, remedy, patience)
 
-    def _lost(self, mean: float) -> _Finding:
-        """A policy that had learned its task, and has forgotten it."""
-        best, first = max(self._evaluations), self._first_return
-        ill = first is not None and self._better(best, first) and mean < first + LOST * (best - first)
+    def _lost(self, mean: float, deviation: float) -> _Finding:
+        """A policy that had learned its task, and has forgotten it. One lucky evaluation is not learning."""
+        first, judged = self._first_return, self._settings.evaluation.episodes
+        begun = self._spread / math.sqrt(len(self._first)) if self._first else 0.0
+        if self._better(mean - CHANCE * math.hypot(deviation / math.sqrt(judged), begun), first):
+            self._learned = max(self._learned, mean)
+        best = self._learned
+        ill = first is not None and best > -math.inf and mean < first + LOST * (best - first)
         remedy = "what was learned is lost; `shoal eval` uses the best weights, and in a new run lower "
         remedy += self._names("learning_rate")
         if getattr(self._config, "target_kl", 1.0) is None:
