@@ -152,7 +152,7 @@ class EnvSpec:
     def sees_small_images(self) -> bool:
         """Whether all its images are so small that an update of them costs little more than one of vectors."""
         images = [dict(zip(part.axes, part.shape, strict=True)) for part in self.inputs if part.axes]
-        return bool(images) and all(min(sides["H"], sides["W"]) < MIN_IMAGE for sides in images)
+        return bool(images) and all(sides["H"] * sides["W"] < MIN_IMAGE**2 for sides in images)
 
     @property
     def tabular(self) -> bool:

@@ -194,8 +194,8 @@ def test_which_images_are_small() -> None:
         boxes = {str(number): spaces.Box(0, 255, shape, np.uint8) for number, shape in enumerate(shapes)}
         return describe_env(with_spaces(spaces.Dict(boxes) if len(boxes) > 1 else boxes["0"])).sees_small_images
 
-    assert small((10, 10, 4)) and small((3, 35, 90)) and small((10, 10, 4), (4,))
-    assert not small((84, 84, 3)) and not small((10, 10, 4), (64, 64, 3)) and not small((4,))
+    assert small((10, 10, 4)) and small((3, 20, 40)) and small((10, 10, 4), (4,))
+    assert not small((84, 84, 3)) and not small((35, 200)) and not small((10, 10, 4), (64, 64, 3)) and not small((4,))
 
 
 @pytest.mark.parametrize(
