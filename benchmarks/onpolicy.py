@@ -211,7 +211,7 @@ def throughput(seconds: float, rounds: int) -> list[Row]:
 
 def mujoco_run(env: str, seed: int) -> dict[str, Any]:
     """A million steps. `train`: return of the last 100 episodes of training; `score`: that of the final weights."""
-    arguments = ("--runtime", "inline", "--seed", str(seed), "evaluation.episodes=10")
+    arguments = ("--runtime", "inline", "--seed", str(seed), "evaluation.episodes=10", "learner.compile=true")
     summary, lines, _ = train(f"{env}_ppo", *arguments, "evaluation.every_steps=250000", limit=3_600)
     training = [line["rollout/ep_rew_mean"] for line in lines if "rollout/ep_rew_mean" in line]
     machine = {name: value for name, value in described(PACKAGES).items() if name in ("commit", "time")}

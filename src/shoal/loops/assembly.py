@@ -132,7 +132,7 @@ def build_learner(plan: Plan, index: int = 0) -> LearnerLoop:
         torch.set_float32_matmul_precision("high")  # TF32: the range of float32 at a multiple of its speed
         torch.backends.cudnn.benchmark = True  # batches have one shape
     patience = math.inf if settings.replay.rollout else PATIENCE_SECONDS
-    team = Learners(plan.paths.learners, index, settings.learners, patience) if settings.learners > 1 else None
+    team = Learners(plan.paths.learners, index, settings.learners, patience, device) if settings.learners > 1 else None
     ledger = open_ledger(plan) if team is None else RankLedger(plan.paths.replay, plan.shards, team)
     resumed = ledger[LedgerWord.RESUMED]
     again = team.of(index, Word.EPOCH) - 1 if team else ledger[LedgerWord.LEARNERS]

@@ -1,7 +1,7 @@
 """Learners: several learners of one run as one group, which loses members and takes them back.
 
 Each learner has a few words in a file on shared memory, which only it writes. They say who takes part; gloo carries
-the numbers, over TCP on this machine's loopback.
+the numbers, over TCP on this machine's loopback. Learners that have a GPU each exchange what is there by NCCL.
 
 A *generation* is a group of processes that are connected. Its number is the sum of all EPOCH words: a learner raises
 its own when its process starts and when an exchange has failed. So any death ends the generation, and all that are left
@@ -19,10 +19,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 from shoal.algorithms.exchanged import MeanGradient
 from shoal.algorithms.interface import LearnerState
 from shoal.errors import ConfigError
+from shoal.loops.gpu_exchange import GpuExchange, gpu_number
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.counters import Counters
 
@@ -71,12 +74,20 @@ class MemberLost(Exception):
 class Learners:
     """One member of a group of learners. An `Exchange`, once `join` has returned True."""
 
-    def __init__(self, path: Path, rank: int, ranks: int, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        ranks: int,
+        patience: float = PATIENCE_SECONDS,
+        device: torch.device | None = None,
+    ) -> None:
         """Args:
         path: a file that `create` made; the handle that all members share.
         rank: which of them this is.
         ranks: how many there are.
         patience: seconds after which a member without a batch takes part in an update all the same.
+        device: where this member computes; GPUs exchange directly if each member has its own.
         """
         if not 0 <= rank < ranks:
             raise ConfigError(f"rank = {rank} must lie between 0 and {ranks - 1}: there are {ranks} learners.")
@@ -84,7 +95,11 @@ class Learners:
         self.words = Counters(path, writable=True, count=ranks * STRIDE).words
         self.seconds = 0.0
         """Spent in exchanges, so far."""
-        self._group: object | None = None
+        self.note = ""
+        """For the user."""
+        self._group: Any = None
+        self._device = device
+        self._gpus: GpuExchange | None = None
         self._generation = self._turn = 0
         self._announced = False
         self._asked_at: float | None = None
@@ -125,18 +140,39 @@ class Learners:
         if any(joined != generation for joined in self.all(Word.JOINED)):
             return False
         try:
-            self._group = _connect(self._path.with_suffix(f".{generation}"), self.rank, self.ranks)
+            self._group, store = _connect(self._path.with_suffix(f".{generation}"), self.rank, self.ranks)
+            self._gpus = self._connect_gpus(store, generation)
         except RuntimeError:
             self.fail()
             return False
         self._generation, self._turn, self._announced, self._asked_at = generation, 0, False, None
         return True
 
+    def _connect_gpus(self, store: Any, generation: int) -> GpuExchange | None:
+        """If every member has a GPU, and another one than the rest."""
+        numbers = torch.zeros(self.ranks, dtype=torch.int64)
+        numbers[self.rank] = gpu_number(self._device)
+        _finish(self._group.allreduce([numbers]))
+        if self._device is None or 0 in numbers or len(set(numbers.tolist())) < self.ranks:
+            return None
+        lost = partial(self._lost, generation)
+        try:
+            return GpuExchange(store, self.rank, self.ranks, self._device, lost, EXCHANGE_SECONDS)
+        except RuntimeError as error:
+            if not lost():  # NCCL does not work here: the next generation does without
+                self._device, reason = None, str(error).splitlines()[0]
+                self.note = f"NCCL could not connect the learners' GPUs ({reason}); they exchange through the host."
+            raise
+
+    def _lost(self, generation: int) -> bool:
+        """Whether a member of the generation has died."""
+        return sum(self.all(Word.EPOCH)) != generation
+
     def fail(self) -> None:
         """Ends the generation: an exchange has failed."""
         if self._generation == sum(self.all(Word.EPOCH)) or not self.joined:
             self.set(Word.EPOCH, self.of(self.rank, Word.EPOCH) + 1)
-        self._generation, self._group = 0, None
+        self._generation, self._group, self._gpus = 0, None, None
 
     @property
     def leader(self) -> int:
@@ -177,8 +213,8 @@ class Learners:
         Raises:
             MemberLost: the generation has ended.
         """
-        if sum(self.all(Word.EPOCH)) != self._generation:
-            self._generation, self._group = 0, None
+        if self._lost(self._generation):
+            self._generation, self._group, self._gpus = 0, None, None
             raise MemberLost
         mark = (self._generation << 32) + self._turn + 1
         announced = self.all(Word.TURN)
@@ -209,8 +245,11 @@ class Learners:
         Raises:
             MemberLost: another member has died or hung.
         """
-        host = vector if vector.device.type == "cpu" else vector.cpu()
-        self._work(lambda group: group.allreduce([host]))
+        with self._exchanging():
+            if self._gpus is not None and vector.device.type == "cuda":
+                return self._gpus.total(vector)
+            host = vector if vector.device.type == "cpu" else vector.cpu()
+            _finish(self._group.allreduce([host]))
         return vector if host is vector else vector.copy_(host)
 
     def mean_gradients(self, module: nn.Module, rows: int) -> None:
@@ -227,13 +266,15 @@ class Learners:
     def _sent_by(self, rank: int, tensor: Tensor) -> Tensor:
         """A copy on the CPU of a tensor that this member has."""
         host = tensor.cpu().contiguous().clone()
-        self._work(lambda group: group.broadcast([host], _broadcast_from(rank)))
+        with self._exchanging():
+            _finish(self._group.broadcast([host], _broadcast_from(rank)))
         return host
 
-    def _work(self, begin: Callable[..., object]) -> None:
+    @contextlib.contextmanager
+    def _exchanging(self) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            begin(self._group).wait(timedelta(seconds=EXCHANGE_SECONDS))  # type: ignore[attr-defined]
+            yield
         except RuntimeError as error:
             self.fail()
             raise MemberLost(str(error)) from error
@@ -266,20 +307,27 @@ class RankLedger(Ledger):
             super().__setitem__(LedgerWord.GRANT, max(self._team.all(Word.LACKS)))
 
 
-def _connect(path: Path, rank: int, ranks: int) -> object:
-    """A gloo group whose members meet in a file: nothing listens on an address that other machines reach."""
+def _connect(path: Path, rank: int, ranks: int) -> tuple[Any, Any]:
+    """A gloo group whose members meet in a file: nothing listens on an address that other machines reach. And the store
+    in that file.
+    """
     from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=CONNECT_SECONDS)
-    group = ProcessGroupGloo(FileStore(str(path), ranks), rank, ranks, options)
+    store = FileStore(str(path), ranks)
+    group = ProcessGroupGloo(store, rank, ranks, options)
     group._set_default_timeout(timedelta(seconds=EXCHANGE_SECONDS))
     for old in path.parent.glob(f"{path.stem}.[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             if int(old.suffix[1:]) < int(path.suffix[1:]):
                 old.unlink()
-    return group
+    return group, store
+
+
+def _finish(work: Any) -> None:
+    work.wait(timedelta(seconds=EXCHANGE_SECONDS))
 
 
 def _broadcast_from(rank: int) -> object:
