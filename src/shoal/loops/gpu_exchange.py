@@ -38,7 +38,8 @@ class GpuExchange:
         from torch.distributed import PrefixStore, ProcessGroupNCCL  # type: ignore[attr-defined]
 
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # where members meet: nobody else must reach it
-        torch.cuda.set_device(device)
+        if device.index is not None:  # `cuda` without a number is the present one
+            torch.cuda.set_device(device)
         options = ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=2 * seconds)  # NCCL would end the process; here it becomes an error first
         self._group: Any = ProcessGroupNCCL(PrefixStore("gpus", store), rank, ranks, options)
