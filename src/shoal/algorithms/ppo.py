@@ -13,7 +13,7 @@ https://arxiv.org/abs/1506.02438. Actors and learner meet at a barrier, the sele
 Deviations from the paper:
 1. Policy and value have a torso each where observations are vectors, as in OpenAI's code.
 2. The gradient's norm is clipped and advantages are normalised within a minibatch, as in most code since. With
-   `normalize_values` they are divided by a tenth of the returns' deviation at least, see `LEAST_DEVIATION`.
+   `normalize_values` they are divided by a fiftieth of the returns' deviation at least, see `LEAST_DEVIATION`.
 3. Truncated episodes bootstrap from their final observation.
 4. `normalize_values` is PopArt: the head predicts normalised returns, and rewards stay as they are.
 5. The first step of a rollout was chosen by the policy before: its row is the last one's bootstrap. Its probability was

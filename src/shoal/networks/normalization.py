@@ -17,9 +17,11 @@ VALUE_RATE = 0.01
 """How much of the statistics of returns each batch replaces; more in the first batches."""
 SMALLEST_SCALE = 0.01
 """Of returns: without it, a task whose rewards were not found yet would be learned as noise."""
-LEAST_DEVIATION = 0.1
+LEAST_DEVIATION = 0.02
 """What advantages are divided by at least, in deviations of the returns. Those of a solved task are noise, and noise of
 full size ended in a policy that had forgotten the task (MiniGrid-Empty-5x5 with PPO: six of 36 evaluations were 0).
+Solved CartPole has 0.006. Hopper has 0.03 to 0.05 while it learns, Pendulum and MountainCar 0.06 to 0.1: they are not to
+be slowed down.
 """
 SHRINKS = 0.99999
 """How much of its scale a value head keeps from one update to the next, if returns have become more alike. Those of a
