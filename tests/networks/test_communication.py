@@ -117,7 +117,17 @@ def test_shapes_and_any_batch() -> None:
 
 def test_the_paper_s_encoder() -> None:
     encoder = FieldOfView(ObsPart("", (6, 9, 9), axes="CHW"), 128, 3)
-    assert encoder.out_features == 784 and encoder(torch.zeros(2, 6, 9, 9, dtype=torch.uint8)).shape == (2, 784)
+    seen = torch.zeros(2, 6, 9, 9, dtype=torch.uint8)
+    assert encoder.out_features == 784 + 6 and encoder(seen).shape == (2, 784 + 6)
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((3, 5, 9), "CHW"), ((5, 9, 3), "HWC"), ((5, 9), "HW")])
+def test_the_agent_s_own_cell_comes_behind_the_convolutions(shape: tuple[int, ...], axes: str) -> None:
+    encoder = FieldOfView(ObsPart("", shape, axes=axes, scale=0.5), 4, 1)
+    seen = torch.randint(0, 3, (2, *shape), dtype=torch.uint8)
+    cells = {"CHW": seen.movedim(1, -1), "HWC": seen, "HW": seen.unsqueeze(-1)}[axes]
+    own = cells[:, 2, 4]
+    assert torch.equal(encoder(seen)[:, -own.shape[1] :], own * 0.5)
 
 
 @pytest.mark.parametrize("shape", [(7,), (8, 9), (9, 9, 3), (40, 40, 3)])
@@ -192,12 +202,12 @@ def test_gradients_reach_everything_and_are_finite() -> None:
 
 
 def test_causal_mask_against_a_loop() -> None:
-    agents, network = 4, small(parts_of(4, position=True))
+    worlds, agents, network = 32, 4, small(parts_of(4, position=True))
     torch.manual_seed(3)
-    position = torch.randint(0, 7, (8, agents, 2))
-    views, mask, state = random_views(8, agents), full_mask(8, agents), torch.randn(8, agents, 16)
+    position = torch.randint(0, 7, (worlds, agents, 2))
+    views, mask, state = random_views(worlds, agents), full_mask(worlds, agents), torch.randn(worlds, agents, 16)
     mask[:, 3, :], mask[:, :, 3], mask[0, 0, 1] = False, False, False
-    for world in range(8):
+    for world in range(worlds):
         for i in range(agents):
             for j in range(agents):
                 down, right = (position[world, j] - position[world, i]).tolist()
@@ -207,7 +217,7 @@ def test_causal_mask_against_a_loop() -> None:
     embedded = network.embed(views, mask.diagonal(dim1=1, dim2=2))
     found = network.causal_mask(rows, embedded, state)
     asked = 0
-    for world in range(8):
+    for world in range(worlds):
         for i in range(agents):
             for j in range(agents):
                 expected = bool(mask[world, i, j])

@@ -21,6 +21,7 @@ Deviations from DHC:
 7. The causal mask has DHC's attention behind it, not DCC's two layers of request and reply, and is computed by the
    learner again, with its own weights.
 8. Vectors, and images of 36x36 and more, go through the package's torsos.
+9. An agent's own cell also goes past the convolutions: it says which moves shorten the way.
 """
 
 from __future__ import annotations
@@ -198,19 +199,20 @@ def _suited(spec: EnvSpec) -> Mapping[str, Any]:
         "schedule_updates": 10_000,
         "adam_epsilon": 1e-5,
         "gradient_clip": 10.0,
-        "target_period": 150,
+        "n_step": 3,
+        "normalize_values": True,
         "cell_size": 64,
         "head_size": 32,
         "epsilon_exponent": 5.0,
     }
     if spec.sees_images:  # maps are learned by heart if few are replayed often
         return {
-            "algorithm": {**algorithm, "channels": 16, "blocks": 1, "unroll": 8, "period": 4},
+            "algorithm": {**algorithm, "target_period": 50, "channels": 16, "blocks": 1, "unroll": 8, "period": 4},
             "learner": {"batch_size": 32, "publish_every": 4, "prefetch": 0},
             "replay": {"capacity": 50_000, "min_size": 2_000, "samples_per_insert": 8},
         }
     return {  # the time steps of an update take longer than their numbers: larger batches cost little
-        "algorithm": {**algorithm, "n_step": 3, "normalize_values": True},
+        "algorithm": {**algorithm, "target_period": 150},
         "learner": {"batch_size": 64, "publish_every": 4, "prefetch": 0},
         "replay": {"capacity": 100_000, "min_size": 1_000, "samples_per_insert": 32},
     }

@@ -89,7 +89,8 @@ class TeamParts:
 
 class FieldOfView(nn.Module):
     """DHC's convolutions for what an agent sees around it, [B, C, h, w]: 3x3 without padding, residual blocks of two
-    3x3 each, and 1x1 to few channels; flattened.
+    3x3 each, and 1x1 to few channels; flattened. Behind that comes the agent's own cell, the one in the middle, as it
+    is: in path finding it says which moves shorten the way.
 
     Args:
         part: the image; its axes are CHW, HWC or HW.
@@ -102,18 +103,22 @@ class FieldOfView(nn.Module):
         super().__init__()
         sides = dict(zip(part.axes, part.shape, strict=True))
         self._last, self._flat = part.axes == "HWC", part.axes == "HW"
+        self._middle, self._scale = (sides["H"] // 2, sides["W"] // 2), part.scale
         self.first = FirstConvolution(sides.get("C", 1), channels, kernel_size=3)
         self.first.scale = part.scale
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
         self.squeeze = nn.Conv2d(channels, squeezed, kernel_size=1)
-        self.out_features = squeezed * (sides["H"] - 2) * (sides["W"] - 2)
+        self.out_features = squeezed * (sides["H"] - 2) * (sides["W"] - 2) + sides.get("C", 1)
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, *shape] -> [B, out_features]"""
-        x = torch.relu(self.first.images(obs.unsqueeze(1) if self._flat else obs, self._last))
+        images = obs.unsqueeze(1) if self._flat else obs
+        x = torch.relu(self.first.images(images, self._last))
         for block in self.blocks:
             x = block(x)
-        return torch.relu(self.squeeze(x)).flatten(1)
+        row, column = self._middle
+        own = images[:, row, column] if self._last else images[:, :, row, column]
+        return torch.cat((torch.relu(self.squeeze(x)).flatten(1), own.to(x.dtype) * self._scale), dim=1)
 
 
 class _Block(nn.Module):

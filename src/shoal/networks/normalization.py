@@ -20,8 +20,8 @@ SMALLEST_SCALE = 0.01
 LEAST_DEVIATION = 0.02
 """What advantages are divided by at least, in deviations of the returns. Those of a solved task are noise, and noise of
 full size ended in a policy that had forgotten the task (MiniGrid-Empty-5x5 with PPO: six of 36 evaluations were 0).
-Solved CartPole has 0.006. Hopper has 0.03 to 0.05 while it learns, Pendulum and MountainCar 0.06 to 0.1: they are not to
-be slowed down.
+Solved CartPole has 0.006. Hopper has 0.03 to 0.05 while it learns, Pendulum and MountainCar have 0.06 to 0.1: they are
+not to be slowed down.
 """
 SHRINKS = 0.99999
 """How much of its scale a value head keeps from one update to the next, if returns have become more alike. Those of a
