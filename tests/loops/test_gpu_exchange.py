@@ -42,11 +42,17 @@ def test_two_learners_on_one_gpu_have_the_same_number() -> None:
 @pytest.mark.skipif(not HAS_NCCL, reason="needs a GPU and NCCL")
 def test_gpus_exchange_directly_and_survive_a_death_within_an_exchange(tmp_path: Path) -> None:
     Learners.create(tmp_path / "learners.bin", 2)
-    one, other = start(tmp_path, 0), start(tmp_path, 1, "dies")
-    died = printed(other)
-    assert other.returncode == -9
-    assert died["direct"] is True and died["sum"] == [3.0, 3.0] and died["wide"] == 2e-12
-    again = printed(start(tmp_path, 1))
-    stayed = printed(one)
-    assert one.returncode == 0
-    assert stayed["lost"] < 60 and stayed["again"] == again["again"] == [4.0, 4.0, 4.0]
+    processes = [start(tmp_path, 0), start(tmp_path, 1, "dies")]
+    try:
+        died = printed(processes[1])
+        assert processes[1].returncode == -9
+        assert died["direct"] is True and died["sum"] == [3.0, 3.0] and died["wide"] == 2e-12
+        processes.append(start(tmp_path, 1))
+        again = printed(processes[2])
+        stayed = printed(processes[0])
+        assert processes[0].returncode == 0
+        assert stayed["lost"] < 60 and stayed["again"] == again["again"] == [4.0, 4.0, 4.0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

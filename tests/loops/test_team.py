@@ -69,6 +69,33 @@ def test_the_mean_over_all_rows_also_without_any(tmp_path: Path) -> None:
         torch.testing.assert_close(network.bias.grad, whole.bias.grad)
 
 
+@pytest.mark.parametrize("failing", [{0, 1}, {1}], ids=["all", "one"])
+def test_where_nccl_does_not_work_learners_exchange_by_gloo(
+    failing: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine with a GPU for each, whose NCCL cannot connect them; then without a message, too."""
+
+    class NoConnection:
+        def __init__(self, store: Any, rank: int, *_: Any) -> None:
+            if rank in failing:
+                raise RuntimeError("no way\nlong story" if rank else "")
+            until(lambda: sum(members[0].all(Word.EPOCH)) > 2)  # as NCCL: waits for the others
+            raise RuntimeError("lost")
+
+    monkeypatch.setattr(module, "gpu_number", lambda device: 0 if device is None else 7 + device.index)
+    monkeypatch.setattr(module, "GpuExchange", NoConnection)
+    members = make(tmp_path, 2)
+    for member in members:
+        member._device = torch.device("cuda", member.rank)
+    join(members)
+    sums = each(members, lambda one: one.total(torch.tensor([one.rank + 1.0])))
+    assert [float(one) for one in sums] == [3.0, 3.0]
+    assert all(member._gpus is None for member in members)
+    notes = {member.rank: member.note for member in members if member.note}  # the other one may call it a loss
+    assert notes and notes.keys() <= failing
+    assert not any("long story" in note for note in notes.values())
+
+
 def test_gloo_listens_on_loopback_only(tmp_path: Path) -> None:
     before = set(psutil.Process().net_connections())
     members = make(tmp_path, 2)

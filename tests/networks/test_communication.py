@@ -115,7 +115,7 @@ def test_shapes_and_any_batch() -> None:
         assert values.shape == (steps, rows, 3, ACTIONS) and state.shape == (rows, 3, 16)
 
 
-def test_the_paper_s_encoder() -> None:
+def test_the_encoder_s_size() -> None:
     encoder = FieldOfView(ObsPart("", (6, 9, 9), axes="CHW"), 128, 3)
     seen = torch.zeros(2, 6, 9, 9, dtype=torch.uint8)
     assert encoder.out_features == 784 + 6 and encoder(seen).shape == (2, 784 + 6)

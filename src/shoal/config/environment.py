@@ -66,10 +66,11 @@ def suited_to(spec: EnvSpec, algorithm: Algorithm, asked: Mapping[str, Any], *, 
         suited["algorithm"] = _until_the_end(suited, asked)
     if suited:
         reasons.append(f"Settings not given suit {kind}; defaults=paper takes the paper's.")
-    actors = actors_for_images(usable_cores())
+    cores = usable_cores()
+    actors = actors_for_images(cores)
     if not papers and spec.sees_images and asked.get("actors") is None and actors != 2:
         suited["actors"] = actors
-        reasons.append(f"actors = {actors}, because this machine has {usable_cores()} cores.")
+        reasons.append(f"actors = {actors}, because this machine has {cores} core{'s' * (cores > 1)}.")
     rows, usual = _rows_of_images(spec), _set(algorithm.defaults, "replay", "capacity") or 0
     if not papers and rows < usual and _set(asked, "replay", "capacity") is None:
         suited["replay"] = {**suited.get("replay", {}), "capacity": rows}

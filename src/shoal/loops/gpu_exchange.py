@@ -1,7 +1,8 @@
 """GpuExchange: sums over learners that have a GPU each, from GPU to GPU, by NCCL.
 
-NCCL does not notice that a member has died: the others' GPUs wait for it for ever. So a member that waits here looks
-after its group, and gives up when another one has died and was started again.
+NCCL does not always notice that a member has died: the others' GPUs then wait for it for ever. So a member that waits
+here looks after its group, and gives up when another one has died and was started again. It cannot do so while NCCL
+connects (a second or two at the start of each generation): that call returns when all members have come.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ class GpuExchange:
         Raises:
             RuntimeError: another member has died or hung.
         """
-        work, deadline = self._group.allreduce([vector]), time.monotonic() + self._seconds
-        while not work.is_completed():
-            if self._lost() or time.monotonic() > deadline:
-                self._group.abort()
-                raise RuntimeError("another learner has died or hung")
-            time.sleep(0)  # others of this process's threads prepare batches
-        work.wait()
+        try:
+            work, deadline = self._group.allreduce([vector]), time.monotonic() + self._seconds
+            while not work.is_completed():
+                if self._lost() or time.monotonic() > deadline:
+                    raise RuntimeError("another learner has died or hung")
+                time.sleep(0)  # others of this process's threads prepare batches
+            work.wait()
+        except RuntimeError:
+            self._group.abort()  # NCCL's own watchdog would end the process
+            raise
         return vector
 
 

@@ -96,7 +96,7 @@ class Learners:
         self.seconds = 0.0
         """Spent in exchanges, so far."""
         self.note = ""
-        """For the user."""
+        """For the user; who passes it on empties it."""
         self._group: Any = None
         self._device = device
         self._gpus: GpuExchange | None = None
@@ -160,7 +160,7 @@ class Learners:
             return GpuExchange(store, self.rank, self.ranks, self._device, lost, EXCHANGE_SECONDS)
         except RuntimeError as error:
             if not lost():  # NCCL does not work here: the next generation does without
-                self._device, reason = None, str(error).splitlines()[0]
+                self._device, reason = None, str(error).partition("\n")[0]
                 self.note = f"NCCL could not connect the learners' GPUs ({reason}); they exchange through the host."
             raise
 
@@ -172,6 +172,9 @@ class Learners:
         """Ends the generation: an exchange has failed."""
         if self._generation == sum(self.all(Word.EPOCH)) or not self.joined:
             self.set(Word.EPOCH, self.of(self.rank, Word.EPOCH) + 1)
+        self._leave()
+
+    def _leave(self) -> None:
         self._generation, self._group, self._gpus = 0, None, None
 
     @property
@@ -214,7 +217,7 @@ class Learners:
             MemberLost: the generation has ended.
         """
         if self._lost(self._generation):
-            self._generation, self._group, self._gpus = 0, None, None
+            self._leave()
             raise MemberLost
         mark = (self._generation << 32) + self._turn + 1
         announced = self.all(Word.TURN)

@@ -89,8 +89,8 @@ class TeamParts:
 
 class FieldOfView(nn.Module):
     """DHC's convolutions for what an agent sees around it, [B, C, h, w]: 3x3 without padding, residual blocks of two
-    3x3 each, and 1x1 to few channels; flattened. Behind that comes the agent's own cell, the one in the middle, as it
-    is: in path finding it says which moves shorten the way.
+    3x3 each, and 1x1 to few channels; flattened. Behind that comes the middle cell as it is: the
+    agent's own in path finding, where it says which moves shorten the way.
 
     Args:
         part: the image; its axes are CHW, HWC or HW.
