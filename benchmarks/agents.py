@@ -5,13 +5,15 @@
     --only spread    mpe2's simple_spread with nothing set, beside agents that learn and act by themselves
 
 Scores are of greedy episodes with the final weights. Runs take minutes; finished ones are kept in
-results/agents-partial.jsonl, and the next call goes on with what is missing.
+results/agents-partial.jsonl, and the next call goes on with what is missing, or had other settings. After a change of
+the code, `--fresh` forgets them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -33,11 +35,14 @@ STORE = RESULTS / "agents-partial.jsonl"
 CASES = {"env.kwargs.cases": 200, "env.kwargs.density": 0.3, "env.max_episode_steps": 256}
 ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1}
 SILENT = {"communication": "none"}
-SHORT = {"stop.steps": 150_000, "schedule_updates": 4_600}
-"""Half of the scenario's steps."""
+SHORT = {"stop.steps": 120_000, "schedule_updates": 3_700}
+"""Fewer steps than the scenario has; the step size falls until the end of them."""
 SPREAD, SPREAD_STEPS = "mpe2:simple_spread_v3", 60_000
 LONGER = 1.02
 """How much longer than the shortest ways those of one agent may be."""
+T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+T_95 |= {10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101}
+"""Student's t for 95 %, by degrees of freedom."""
 
 
 class Trial(NamedTuple):
@@ -46,6 +51,10 @@ class Trial(NamedTuple):
     target: str
     settings: dict[str, Any]
     judged: list[dict[str, Any]]
+
+    def described(self) -> list[Any]:
+        """As a stored line has it."""
+        return [self.target, SPREAD_STEPS if self.target == SPREAD else None, self.settings, self.judged]
 
 
 def teams(agents: int) -> dict[str, Any]:
@@ -64,8 +73,13 @@ TRIALS = {
 
 
 def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:
-    """Trains and plays: mean return and length, and what the environment says of its episodes."""
+    """Trains and plays: mean return and length, and what the environment says of its episodes. `way`: the steps of
+    solved episodes in units of the shortest ways.
+    """
     import shoal
+    from shoal.envs.make import make_env
+    from shoal.loops.evaluator import play
+    from shoal.loops.reports import mean_episode_metrics
 
     trial = TRIALS[part][name]
     spread: dict[str, Any] = {"algo": "comm-dqn", "steps": SPREAD_STEPS} if trial.target == SPREAD else {}
@@ -76,8 +90,20 @@ def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:
         found = []
         for settings in trial.judged:
             overrides = [f"{key}={value}" for key, value in settings.items()]
-            played = shoal.load(run.path, checkpoint="last", overrides=overrides).evaluate(EPISODES, seed=10_000)
-            found.append({"return": played.mean, "length": statistics.fmean(played.lengths), **played.metrics})
+            judged = shoal.load(run.path, checkpoint="last", overrides=overrides)
+            lanes = judged.settings.evaluation.lanes_for(EPISODES)
+            env = make_env(judged.env_settings, lanes, 10_000, training=False)
+            episodes = play(env, judged.make_policy(lanes), EPISODES)
+            env.close()
+            one = {
+                "return": statistics.fmean(episode.episode_return for episode in episodes),
+                "length": statistics.fmean(episode.length for episode in episodes),
+                **mean_episode_metrics(episode.metrics for episode in episodes),
+            }
+            if solved := [each for each in episodes if each.metrics.get("is_success")]:
+                shortest = sum(each.metrics["shortest"] for each in solved)
+                one["way"] = sum(each.length for each in solved) / shortest
+            found.append(one)
         return found
 
 
@@ -85,6 +111,8 @@ def missing(parts: list[str], seeds: int) -> tuple[dict[tuple[str, str, int], An
     """Results that are there, and the runs that are not."""
     lines = STORE.read_text().splitlines() if STORE.exists() else []
     there = {tuple(one["run"]): one for one in map(json.loads, lines)}
+    there = {(part, name, seed): one for (part, name, seed), one in there.items()
+             if one["trial"] == TRIALS[part][name].described()}  # fmt: skip
     wanted = [(part, name, seed) for part in parts for seed in range(1, seeds + 1) for name in TRIALS[part]]
     return there, [unit for unit in wanted if unit not in there]
 
@@ -93,11 +121,13 @@ def run(unit: tuple[str, str, int]) -> dict[str, Any]:
     """In a process of its own; keeps the result."""
     command = [sys.executable, "-W", "ignore", __file__, "--unit", json.dumps(unit)]
     environment, began = os.environ | {"PYTHONPATH": str(ROOT / "src")}, time.monotonic()
+    kept = ("commit", "uncommitted_changes", "time")
+    code = {name: value for name, value in described(()).items() if name in kept}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7_200)
     if done.returncode:
         raise SystemExit(f"{unit} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    code = {name: value for name, value in described(()).items() if name in ("commit", "time")}
-    one = {"run": unit, "found": json.loads(done.stdout.splitlines()[-1]), **code}
+    trial = TRIALS[unit[0]][unit[1]].described()
+    one = {"run": unit, "trial": trial, "found": json.loads(done.stdout.splitlines()[-1]), **code}
     with STORE.open("a") as file:
         file.write(json.dumps(one) + "\n")
     said = "; ".join(f"return {each['return']:.2f}, solved {each.get('success_rate', '-')}" for each in one["found"])
@@ -105,15 +135,17 @@ def run(unit: tuple[str, str, int]) -> dict[str, Any]:
     return one
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Of the mean, 95 %, by Student's t: there are few seeds."""
-    quantile = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}.get(len(values), 2.0)
-    half = quantile * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-    return statistics.fmean(values) - half, statistics.fmean(values) + half
+def interval(values: list[float], others: list[float] | None = None) -> tuple[float, float]:
+    """Of the mean, 95 %, or of how much larger it is than the mean of as many others."""
+    mean, variance, freedom = statistics.fmean(values), statistics.variance(values), len(values) - 1
+    if others is not None:
+        mean, variance, freedom = mean - statistics.fmean(others), variance + statistics.variance(others), 2 * freedom
+    half = T_95[freedom] * math.sqrt(variance / len(values))
+    return mean - half, mean + half
 
 
 def judged(found: dict[tuple[str, str, int], Any], part: str, seeds: int) -> list[Row]:
-    """The rows of a part; bars are open where seeds are missing."""
+    """The rows of a part; bars are open where there are too few seeds."""
 
     def each(name: str, place: int, what: str) -> list[float]:
         return [found[part, name, seed]["found"][place][what] for seed in range(1, seeds + 1)]
@@ -123,47 +155,57 @@ def judged(found: dict[tuple[str, str, int], Any], part: str, seeds: int) -> lis
 
     full = seeds >= SEEDS
     if part == "alone":
-        solved, length = each("one agent", 0, "success_rate"), each("one agent", 0, "length")
-        shortest = each("one agent", 0, "shortest")
-        ratios = [way / least for way, least in zip(length, shortest, strict=True)]
+        solved, ways = each("one agent", 0, "success_rate"), each("one agent", 0, "way")
         return [
             Row("one agent: share of 200 fixed cases solved, worst seed", min(solved), bar="= 1",
                 holds=min(solved) == 1.0 if full else None, others=per_seed("solved", solved)),
-            Row("one agent: steps in units of the shortest ways, worst seed", max(ratios), bar=f"<= {LONGER}x",
-                holds=max(ratios) <= LONGER if full else None, others=per_seed("steps", ratios)),
+            Row("one agent: steps of solved cases in units of the shortest ways, worst seed", max(ways),
+                bar=f"<= {LONGER}x", holds=max(ways) <= LONGER if full else None, others=per_seed("way", ways)),
         ]  # fmt: skip
     what, titles = "success_rate", ["200 cases with 2 agents solved", "200 cases with 4 agents solved"]
     if part == "spread":
         what, titles = "return", [f"simple_spread, {SPREAD_STEPS:,} steps: mean return"]
     rows = []
     for place, title in enumerate(titles):
-        with_, without = each("neighbours", place, what), each("none", place, what)
-        others = per_seed("with", with_) | per_seed("without", without)
-        for name, values in (("with", with_), ("without", without)):
-            others |= dict(zip((f"{name}, from", f"{name}, to"), interval(values), strict=True))
-        better = statistics.fmean(with_) > statistics.fmean(without)
-        bar = "better" if part == "spread" else ""
-        holds = better if bar and full else None
-        mean = statistics.fmean(with_)
-        rows.append(Row(title, mean, statistics.fmean(without), "no communication", None, bar, holds, others))
+        talking, silent = each("neighbours", place, what), each("none", place, what)
+        others = per_seed("talking", talking) | per_seed("silent", silent)
+        holds = None
+        if seeds > 1:
+            spans = {"talking": interval(talking), "silent": interval(silent), "gain": interval(talking, silent)}
+            for name, span in spans.items():
+                others |= dict(zip((f"{name}, from", f"{name}, to"), span, strict=True))
+            holds = spans["gain"][0] > 0.0 if part == "spread" and full else None
+        bar = "gain > 0 (95 %)" if part == "spread" else ""
+        mean = statistics.fmean(talking)
+        rows.append(Row(title, mean, statistics.fmean(silent), "no communication", None, bar, holds, others))
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=TRIALS, action="append", help="only this part; can be repeated")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of seeds, from 1 on ({SEEDS})")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, choices=range(1, 11), metavar="N", help=f"1 to N, at most 10 ({SEEDS})"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time (cores)")
-    parser.add_argument("--report", action="store_true", help="run nothing: what is there")
+    parser.add_argument("--fresh", action="store_true", help="forget the finished runs of these parts")
+    parser.add_argument("--report", action="store_true", help="run nothing: the parts whose runs are all there")
     parser.add_argument("--strict", action="store_true", help="exit code 1 when a bar does not hold")
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.unit:
         print(json.dumps(measure(*json.loads(options.unit))))
         return 0
-    parts = options.only or list(TRIALS)
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: at least one run at a time")
+    parts = list(dict.fromkeys(options.only or TRIALS))
+    if options.fresh and STORE.exists():
+        lines = STORE.read_text().splitlines(keepends=True)
+        STORE.write_text("".join(line for line in lines if json.loads(line)["run"][0] not in parts))
     found, wanted = missing(parts, options.seeds)
-    if not options.report:
+    if options.report:
+        parts = [part for part in parts if part not in {unit[0] for unit in wanted}]
+    else:
         with ThreadPoolExecutor(options.jobs) as pool:
             found |= dict(zip(wanted, pool.map(run, wanted), strict=True))
     rows = [row for part in parts for row in judged(found, part, options.seeds)]
