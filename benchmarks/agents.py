@@ -205,6 +205,8 @@ def main() -> int:
     found, wanted = missing(parts, options.seeds)
     if options.report:
         parts = [part for part in parts if part not in {unit[0] for unit in wanted}]
+        if not parts:
+            raise SystemExit(f"Nothing to report: no part has all its runs yet; {len(wanted)} are missing.")
     else:
         with ThreadPoolExecutor(options.jobs) as pool:
             found |= dict(zip(wanted, pool.map(run, wanted), strict=True))
