@@ -107,6 +107,13 @@ def test_those_who_hear_nobody_keep_their_state() -> None:
     assert torch.equal(block(state, torch.zeros(2, 3, 3, dtype=torch.bool)), state)
 
 
+def test_at_first_what_others_say_changes_little() -> None:
+    torch.manual_seed(0)
+    block, state = Communication(16, rounds=2, heads=2, head_size=4), torch.rand(64, 3, 16) * 2 - 1
+    changed = block(state, full_mask(64, 3)).detach() - state
+    assert 0.05 < float(changed.abs().mean() / state.abs().mean()) < 0.35  # 0.8 if it kept half in each round
+
+
 def test_shapes_and_any_batch() -> None:
     network = small(parts_of(3))
     for rows, steps in ((1, 1), (5, 4)):

@@ -30,6 +30,10 @@ from shoal.networks.torso import FirstConvolution
 from shoal.types import MIN_IMAGE, ObsPart, image_axes
 
 
+KEEPS = 2.0
+"""The bias with which an agent keeps its state when it is told something. At first, what others say is noise."""
+
+
 class TeamObservation(NamedTuple):
     """A row of a team, taken apart."""
 
@@ -149,6 +153,8 @@ class Communication(nn.Module):
         self.asks = nn.Linear(width, 3 * heads * head_size)  # query, key and value in one product
         self.message = nn.Linear(heads * head_size, head_size, bias=False)
         self.update = nn.GRUCell(head_size, width)
+        with torch.no_grad():  # the part of the gate that keeps the state; torch's order is reset, keep, new
+            self.update.bias_ih[width : 2 * width] += KEEPS
 
     def forward(self, state: Tensor, mask: Tensor) -> Tensor:
         """[B, A, H] and [B, A, A] bool, the diagonal included -> [B, A, H]"""
