@@ -29,7 +29,6 @@ from shoal.networks.recurrent_q import RecurrentQNetwork
 from shoal.networks.torso import FirstConvolution
 from shoal.types import MIN_IMAGE, ObsPart, image_axes
 
-
 KEEPS = 2.0
 """The bias with which an agent keeps its state when it is told something. At first, what others say is noise."""
 
