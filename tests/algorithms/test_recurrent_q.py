@@ -175,15 +175,21 @@ def team_steps(batch: RecurrentBatch, config: RecurrentConfig, network: Recurren
 TEAM = EnvSpec("Team-v0", (2,), "float32", 1, 0, (2,), action_nvec=(3, 3))
 
 
-def explores_first(network: Any, config: Any, spec: EnvSpec, context: PolicyContext) -> RecurrentQPolicy:
-    only = np.array([True, False])
-    return RecurrentQPolicy(network, config, spec, context, explorers=only, per_lane=lambda values, obs: values[:, 0])
+class TeamPolicy(RecurrentQPolicy):
+    """The first agent explores, and its errors are the lane's priorities."""
+
+    def __init__(self, network: Any, config: Any, spec: EnvSpec, context: PolicyContext) -> None:
+        super().__init__(network, config, spec, context, explorers=np.array([True, False]))
+
+    def record(self, outcome: Outcome) -> dict[str, Any]:
+        priority = self._priorities.push(self._taken[:, 0], self._best[:, 0], outcome)
+        return {"state": self._state, "priority": priority}
 
 
 def team_algorithm() -> Any:
     return recurrent_algorithm(
         "team", "", RecurrentConfig, lambda config, spec: Team(), suited=lambda spec: {}, read_steps=team_steps,
-        make_policy=explores_first, check=lambda spec: None,
+        make_policy=TeamPolicy, check=lambda spec: None,
     )  # fmt: skip
 
 

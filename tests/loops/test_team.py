@@ -91,7 +91,7 @@ def test_where_nccl_does_not_work_learners_exchange_by_gloo(
     sums = each(members, lambda one: one.total(torch.tensor([one.rank + 1.0])))
     assert [float(one) for one in sums] == [3.0, 3.0]
     assert all(member._gpus is None for member in members)
-    notes = {member.rank: member.note for member in members if member.note}  # the other one may call it a loss
+    notes = {member.rank: member.notes[0] for member in members if member.notes}  # the other may call it a loss
     assert notes and notes.keys() <= failing
     assert not any("long story" in note for note in notes.values())
 

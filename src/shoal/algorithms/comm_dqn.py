@@ -123,7 +123,7 @@ class CommunicationPolicy(RecurrentQPolicy):
 
     def __init__(self, network: CommunicationNetwork, config: Config, spec: EnvSpec, context: PolicyContext) -> None:
         explorers = None if config.explore == "all" else np.arange(spec.agents) == 0
-        super().__init__(network, config, spec, context, explorers=explorers, per_lane=lambda values, obs: values)
+        super().__init__(network, config, spec, context, explorers=explorers)
         self._parts, self._eta, self._agents = network.parts, config.eta, spec.agents
         self._learned = slice(None) if config.train == "all" else slice(1)
         self._priorities = InitialPriorities(context.lanes * spec.agents, config.n_step, config.gamma, self._rescaled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -62,15 +62,6 @@ class RecurrentConfig(EpsilonConfig):
         return self
 
 
-PerLane = Callable[[Array, Array], Array]
-"""From one number per agent [N, ...] and the observations [N, *obs_shape] to one per lane [N]."""
-
-
-def mean_over_agents(values: Array, obs: Array) -> Array:
-    """The mean of all agents; with one agent its own."""
-    return np.asarray(values.reshape(len(values), -1).mean(axis=1))
-
-
 class RecurrentQPolicy:
     """Takes the best action, or with probability epsilon a random one, every agent for itself. Every lane of every
     actor has its own epsilon (the Ape-X ladder).
@@ -84,7 +75,6 @@ class RecurrentQPolicy:
         context: PolicyContext,
         *,
         explorers: npt.NDArray[np.bool_] | None = None,
-        per_lane: PerLane = mean_over_agents,
     ) -> None:
         """Args:
         network: the action values.
@@ -92,10 +82,9 @@ class RecurrentQPolicy:
         spec: the environment; its actions are one choice, or one of the same kind per agent.
         context: which actor this is.
         explorers: [agents] which of them explore; None: all.
-        per_lane: makes one priority of those of all agents.
         """
         self._network = network.eval()
-        self._shape, self._explorers, self._per_lane = spec.action_shape, explorers, per_lane
+        self._shape, self._explorers = spec.action_shape, explorers
         self._num_actions = spec.num_actions or spec.action_nvec[0]
         ladder = epsilon_ladder(context.actors * context.lanes, config.epsilon_base, config.epsilon_exponent)
         self._epsilon = ladder[context.index :: context.actors].reshape(-1, *(1 for _ in self._shape))
@@ -137,11 +126,11 @@ class RecurrentQPolicy:
         self._q = q = q.float().cpu()  # [N, ..., A]
         action: Array = q.argmax(dim=-1).numpy()
         best = q.amax(dim=-1)
-        self._best = self._per_lane((unrescaled(best) if self._rescales else best).numpy(), obs)
+        self._best = (unrescaled(best) if self._rescales else best).numpy()
         if explore:
             action = self._explore(action, first)
         chosen = torch.from_numpy(action)
-        self._taken = self._per_lane(q.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).numpy(), obs)
+        self._taken = q.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).numpy()
         return Decision(action, (after.float(), chosen.to(self._device).float()))
 
     def _explore(self, best: Array, first: npt.NDArray[np.bool_]) -> Array:

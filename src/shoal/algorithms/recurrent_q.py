@@ -3,7 +3,7 @@
 The same learner serves one agent (`r2d2`) and several in one lane. For several agents, give `recurrent_algorithm`
 - a network whose q-values have an axis of agents (see `networks.RecurrentQNetwork`),
 - `read_steps`: rewards, discounts and masks per agent, from the observations of a batch,
-- `make_policy`, where not every agent explores or counts for the priority (see `RecurrentQPolicy`),
+- `make_policy`, where not every agent explores, and which makes one priority per lane of those of all agents,
   and `check`.
 
 A policy records, beside the stream, `state`, the recurrent state before each step and the previous actions behind it,

@@ -159,9 +159,7 @@ class LearnerLoop:
         """Becomes one of the learners, with the state that they have; the first of all has the run's."""
         if not team.join():
             return False
-        if team.note:
-            self._notes += (team.note,)
-            team.note = ""
+        self._notes, team.notes = self._notes + team.notes, ()
         if team.leader == team.rank and team.all_new:
             self._notes += restore(self._learner, self._weights, self._checkpoints)
         state = team.copy_state(self._learner.state())

@@ -95,8 +95,8 @@ class Learners:
         self.words = Counters(path, writable=True, count=ranks * STRIDE).words
         self.seconds = 0.0
         """Spent in exchanges, so far."""
-        self.note = ""
-        """For the user; who passes it on empties it."""
+        self.notes: tuple[str, ...] = ()
+        """For the user; who passes them on empties it."""
         self._group: Any = None
         self._device = device
         self._gpus: GpuExchange | None = None
@@ -161,7 +161,7 @@ class Learners:
         except RuntimeError as error:
             if not lost():  # NCCL does not work here: the next generation does without
                 self._device, reason = None, str(error).partition("\n")[0]
-                self.note = f"NCCL could not connect the learners' GPUs ({reason}); they exchange through the host."
+                self.notes += (f"NCCL could not connect the GPUs ({reason}): learners exchange through the host.",)
             raise
 
     def _lost(self, generation: int) -> bool:
