@@ -111,7 +111,7 @@ def test_at_first_what_others_say_changes_little() -> None:
     torch.manual_seed(0)
     block, state = Communication(16, rounds=2, heads=2, head_size=4), torch.rand(64, 3, 16) * 2 - 1
     changed = block(state, full_mask(64, 3)).detach() - state
-    assert 0.05 < float(changed.abs().mean() / state.abs().mean()) < 0.35  # 0.8 if it kept half in each round
+    assert 0.05 < float(changed.abs().mean() / state.abs().mean()) < 0.6  # 0.8 without the bias
 
 
 def test_shapes_and_any_batch() -> None:
