@@ -123,9 +123,19 @@ def test_lost_lives_end_the_learners_episode_but_not_the_game() -> None:
             assert step.finished[0][1:3] == (total, t)
             break
     assert cuts == 4 and lives == 0
-    evaluation = make_env(settings, 1, 0, training=False)
-    evaluation.reset()
-    assert sum(s.terminated[0] for s in play(evaluation, 60)) == 0
+
+
+def test_evaluation_with_episodic_life_goes_on_after_a_lost_life_by_itself() -> None:
+    """A policy that never presses FIRE: in training it never has to."""
+    settings = atari("Breakout", episodic_life=True)
+    env, screen = make_env(settings, 1, 5, training=False), make_render_env(settings)
+    assert np.array_equal(env.reset()[0], screen.reset(seed=5)[0])
+    for _ in range(1500):
+        step, shown = env.step(np.array([2])), screen.step(2)  # it only moves to the right
+        assert np.array_equal(step.obs[0], shown[0])
+        if step.terminated[0]:
+            break
+    assert step.terminated[0] and len(step.finished) == 1  # all five lives are lost
 
 
 def test_life_cut_when_the_game_ends_in_the_pretended_reset() -> None:

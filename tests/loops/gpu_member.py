@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from shoal.loops import team as module
+from shoal.loops.gpu_exchange import GpuExchange
 from shoal.loops.team import Learners, MemberLost
 
 
@@ -27,19 +28,27 @@ def joined(member: Learners) -> None:
         time.sleep(0.01)
 
 
-def main(folder: Path, rank: int, dies: bool) -> None:
+def die(*_: object) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def main(folder: Path, rank: int, mode: str) -> None:
     os.environ["NCCL_HOSTID"] = f"host {rank}"
     module.gpu_number = lambda device: rank + 1
+    if mode == "dies connecting":
+        GpuExchange.__init__ = die  # type: ignore[method-assign, assignment]
     device = torch.device("cuda")
     member = Learners(folder / "learners.bin", rank, 2, device=device)
+    began = time.monotonic()
     joined(member)
-    if member.all_new:
+    say(connected=time.monotonic() - began)
+    if member.all_new and mode != "only connects":
         ones = torch.full((1000,), float(rank + 1), device=device)
         say(direct=member._gpus is not None, sum=member.total(ones).tolist()[::500])
         say(wide=member.total(torch.tensor([1e-12], dtype=torch.float64, device=device)).item())
         member.holds(3)
-        if dies:
-            os.kill(os.getpid(), 9)
+        if mode == "dies":
+            die()
         began = time.monotonic()
         try:
             member.total(torch.ones(5, device=device))
@@ -50,4 +59,4 @@ def main(folder: Path, rank: int, dies: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "dies" in sys.argv)
+    main(Path(sys.argv[1]), int(sys.argv[2]), " ".join(sys.argv[3:]))

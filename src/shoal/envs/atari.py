@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from shoal.envs.lives import LifeCut, restart_action
 from shoal.envs.registry import find_registration
 from shoal.envs.seeding import lane_seeds
 from shoal.envs.settings import EnvSettings
@@ -97,6 +98,8 @@ class AtariRenderEnv(gymnasium.Env[Array, Any]):
         self.action_space = self._policy_side.single_action_space
         self._screen: Array | None = None
         self._seeded = False
+        self._stack, self._restarts = settings.frame_stack, settings.episodic_life
+        self._lives: LifeCut | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Starts a new game."""
@@ -105,14 +108,20 @@ class AtariRenderEnv(gymnasium.Env[Array, Any]):
             seed = int(self.np_random.integers(2**31))
         seeds = None if seed is None else lane_seeds(seed, 1)
         self._seeded = True
-        obs, _ = self._policy_side.reset(seed=seeds)
+        obs, info = self._policy_side.reset(seed=seeds)
+        if self._restarts:
+            self._lives = LifeCut(info["lives"], self._stack, restart_action(self._policy_side), tell=False)
         self._screen = self._screen_side.reset(seed=seeds)[0]
         return obs[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Plays the action in both emulators; the reward is not clipped."""
         batch = np.asarray(action, self.action_space.dtype)[None]
-        obs, reward, terminated, truncated, _ = self._policy_side.step(batch)
+        if self._lives is not None:
+            batch = self._lives.actions(batch)
+        obs, reward, terminated, truncated, info = self._policy_side.step(batch)
+        if self._lives is not None:
+            self._lives.apply(obs, reward, terminated, truncated, info["lives"])
         self._screen = self._screen_side.step(batch)[0]
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 

@@ -1,4 +1,4 @@
-"""Ends the learner's episode at each lost life, while the game goes on."""
+"""Ends the learner's episode at each lost life, while the game goes on; evaluation goes on as training would."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ class LifeCut:
     ale-py's own `episodic_life` starts a new game at each lost life, so an agent would only ever see first lives.
     Here the step after a lost life looks to the learner like any reset step: the action is ignored (FIRE or no-op is
     played), the reward is 0, and the frame stack starts from zeros.
+
+    In evaluation (`tell=False`) no episode ends and no reward is changed, but the same action is played: a policy that
+    never had to press FIRE does not, and Breakout would stand still after the first lost life.
     """
 
-    def __init__(self, lives: Array, frame_stack: int, restart_action: Array) -> None:
+    def __init__(self, lives: Array, frame_stack: int, restart_action: Array, *, tell: bool = True) -> None:
         """`lives` [N] as the emulator's reset reported them; `restart_action` is played after a lost life."""
         lanes = len(lives)
         self._lives = lives
+        self._tell = tell
         self._stack = frame_stack
         self._restart_action = restart_action
         self._pending = np.zeros(lanes, np.bool_)  # the coming step pretends to reset these lanes
@@ -47,13 +51,16 @@ class LifeCut:
         resetting = self._pending
         ended = terminated | truncated
         lost = (lives < self._lives) & (lives > 0) & ~ended & ~resetting
+        self._blank_old_frames(obs, resetting)
+        self._lives = lives
+        if not self._tell:
+            self._pending = lost
+            return terminated, truncated
         told_terminated = (terminated & ~resetting) | lost | self._late
         told_truncated = truncated & ~resetting
         reward[resetting] = 0.0
-        self._blank_old_frames(obs, resetting)
         self._pending = lost | self._late
         self._late = resetting & ended
-        self._lives = lives
         return told_terminated, told_truncated
 
     def _blank_old_frames(self, obs: Array, resetting: npt.NDArray[np.bool_]) -> None:

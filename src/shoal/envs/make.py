@@ -64,7 +64,7 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
         seeds,
         reward_bound=reward_bound(settings) if training else None,
         copy=own is not None,
-        episodic_life=atari and training and settings.episodic_life,
+        lost_life=("ends" if training else "restarts") if atari and settings.episodic_life else "nothing",
     )
 
 

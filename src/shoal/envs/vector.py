@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ class Env:
         *,
         reward_bound: float | None = None,
         copy: bool = True,
-        episodic_life: bool = False,
+        lost_life: Literal["nothing", "restarts", "ends"] = "nothing",
     ) -> None:
         """Use `make_env`.
 
@@ -46,7 +46,7 @@ class Env:
             seed: what its first `reset` takes as seed.
             reward_bound: clip `EnvStep.reward` to plus or minus this.
             copy: whether `vector` reuses the arrays it returns, or observes in another dtype than the spec's.
-            episodic_life: end the learner's episode at each lost life (ale-py only).
+            lost_life: what it does (ale-py only): "restarts" play as a reset does, "ends" the learner's episode, too.
         """
         self.spec = spec
         self.lanes: int = vector.num_envs
@@ -54,7 +54,7 @@ class Env:
         self._seed = seed
         self._bound = reward_bound
         self._copy = copy
-        self._episodic_life = episodic_life
+        self._lost_life = lost_life
         self._to_env = ActionMap(vector.single_action_space)
         self._obs_shape = (self.lanes, *spec.obs_shape)
         self._obs_dtype = np.dtype(spec.obs_dtype)
@@ -76,8 +76,9 @@ class Env:
         self._started[:] = self._steps
         self._returns[:] = 0.0
         self._resetting = None
-        if self._episodic_life:
-            self._lives = LifeCut(info["lives"], self.spec.frame_stack, restart_action(self._vector))
+        if self._lost_life != "nothing":
+            tell = self._lost_life == "ends"
+            self._lives = LifeCut(info["lives"], self.spec.frame_stack, restart_action(self._vector), tell=tell)
         return self._checked_obs(obs)
 
     def step(self, actions: Array) -> EnvStep:

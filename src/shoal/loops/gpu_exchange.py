@@ -1,8 +1,8 @@
 """GpuExchange: sums over learners that have a GPU each, from GPU to GPU, by NCCL.
 
 NCCL does not always notice that a member has died: the others' GPUs then wait for it for ever. So a member that waits
-here looks after its group, and gives up when another one has died and was started again. It cannot do so while NCCL
-connects (a second or two at the start of each generation): that call returns when all members have come.
+here looks after its group, and gives up when another one has died and was started again. While NCCL connects, it cannot
+look: it gives up after CONNECT_SECONDS.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+CONNECT_SECONDS = 30
+"""NCCL needs a second or two. A member that died meanwhile holds the others up for so long."""
 
 
 class GpuExchange:
@@ -42,6 +45,8 @@ class GpuExchange:
         if device.index is not None:  # `cuda` without a number is the present one
             torch.cuda.set_device(device)
         options = ProcessGroupNCCL.Options()
+        options.config.blocking = 0  # otherwise NCCL waits for ever for those who do not come
+        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(CONNECT_SECONDS))
         options._timeout = timedelta(seconds=2 * seconds)  # NCCL would end the process; here it becomes an error first
         self._group: Any = ProcessGroupNCCL(PrefixStore("gpus", store), rank, ranks, options)
         self._lost, self._seconds = lost, seconds
