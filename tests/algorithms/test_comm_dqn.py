@@ -262,6 +262,8 @@ def test_without_communication_agents_are_independent() -> None:
     for communication, same in (("none", True), ("neighbours", False)):
         torch.manual_seed(0)
         network = make_network(Config(communication=communication, **SMALL), TEAM)  # type: ignore[arg-type]
+        if network.communication is not None:  # new agents say nothing
+            torch.nn.init.normal_(network.communication.added.weight)
         obs = rows(np.ones((1, AGENTS), np.bool_), np.zeros((1, AGENTS)))
         other = obs.copy()
         other[0, :SEES] += 1.0  # agent 0 sees something else

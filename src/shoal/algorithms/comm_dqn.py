@@ -22,7 +22,7 @@ Deviations from DHC:
    learner again, with its own weights.
 8. Vectors, and images of 36x36 and more, go through the package's torsos.
 9. An agent's own cell also goes past the convolutions: it says which moves shorten the way.
-10. At first, agents keep most of their state when they are told something.
+10. What an agent is told adds to its state, at first nothing; in the original, a second GRU makes a new state of it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 (DHC). All agents share all weights, and no weight depends on their number: a network trained with four agents plays
 with sixteen.
 
-    observation of each agent -> encoder -> GRU -> [attention to neighbours -> GRU] x rounds -> dueling head
-                                             ^                                  |
-                                             +------- state of the next step <--+
+    observation of each agent -> encoder -> GRU -> [attention to neighbours -> what it adds] x rounds -> dueling head
+                                             ^                                            |
+                                             +------------ state of the next step <-------+
 
 Shapes: M rows (T * B in sequences), B rows of one time step, A agents, E features, H the state's width, N actions.
 """
@@ -28,11 +28,6 @@ from shoal.networks.own import MakeOwn
 from shoal.networks.recurrent_q import RecurrentQNetwork
 from shoal.networks.torso import FirstConvolution
 from shoal.types import MIN_IMAGE, ObsPart, image_axes
-
-KEEPS = 1.0
-"""The bias with which an agent keeps its state when it is told something. At first, what others say is noise. With 2,
-agents learned later to use it (two that must name what the other one sees: 6.0 to 7.8 of 8 points; with 1, 6.8 to 7.7).
-"""
 
 
 class TeamObservation(NamedTuple):
@@ -137,9 +132,11 @@ class _Block(nn.Module):
 
 
 class Communication(nn.Module):
-    """Rounds of attention to those whom an agent hears, each followed by a GRU; all rounds share their weights.
+    """Rounds of attention to those whom an agent hears; what it is told adds to its state, which stays within -1 and 1
+    as a GRU's. All rounds share their weights.
 
-    An agent that hears nobody but itself keeps its state.
+    At first nothing is added: what others say is noise then, and a second GRU, as in DHC, replaced most of what an
+    agent remembered. An agent that hears nobody but itself keeps its state.
 
     Args:
         width: H, of the state.
@@ -153,17 +150,22 @@ class Communication(nn.Module):
         self.rounds, self.heads = rounds, heads
         self.asks = nn.Linear(width, 3 * heads * head_size)  # query, key and value in one product
         self.message = nn.Linear(heads * head_size, head_size, bias=False)
-        self.update = nn.GRUCell(head_size, width)
-        with torch.no_grad():  # the part of the gate that keeps the state; torch's order is reset, keep, new
-            self.update.bias_ih[width : 2 * width] += KEEPS
+        self.hidden = nn.Linear(width + head_size, width)
+        self.added = nn.Linear(width, width)
+        self.say_nothing()
+
+    def say_nothing(self) -> None:
+        """As at first: no message changes a state."""
+        nn.init.zeros_(self.added.weight)
+        nn.init.zeros_(self.added.bias)
 
     def forward(self, state: Tensor, mask: Tensor) -> Tensor:
         """[B, A, H] and [B, A, A] bool, the diagonal included -> [B, A, H]"""
         hears = (mask.sum(dim=2, keepdim=True) > 1) & mask.diagonal(dim1=1, dim2=2).unsqueeze(2)  # [B, A, 1]
         for _ in range(self.rounds):
             told = self.message(self._attention(state, mask))
-            new = self.update(told.flatten(0, 1), state.flatten(0, 1)).view_as(state)
-            state = torch.where(hears, new.to(state.dtype), state)
+            added = self.added(torch.relu(self.hidden(torch.cat((state, told.to(state.dtype)), dim=2))))
+            state = torch.where(hears, (state + added).clamp(-1.0, 1.0).to(state.dtype), state)
         return state
 
     def _attention(self, state: Tensor, mask: Tensor) -> Tensor:
@@ -331,3 +333,5 @@ def _initialise(network: CommunicationNetwork, own: bool) -> None:
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+    if network.communication is not None:
+        network.communication.say_nothing()
