@@ -200,6 +200,16 @@ def test_a_policy_of_images_may_be_undecided_for_longer() -> None:
     assert len(judged(watch("impala"), line, lines=20)) == len(judged(watch("impala", IMAGES), line, lines=30)) == 1
 
 
+def test_nothing_can_be_learned_before_the_first_reward() -> None:
+    settings = RunSettings.model_validate({"env": {"id": "T"}, "algo": "ppo", "health": {"patience": 1000}})
+    for spec, lines in ((VECTOR, 10), (IMAGES, 20)):
+        found = HealthWatch(settings, spec)
+        found.begin([0.0] * 50)
+        (text,) = judged(found, {"rollout/ep_rew_mean": 0.0}, lines=lines)
+        assert "no episode has had a reward since step 0" in text and "raise algorithm.entropy_cost" in text
+        assert judged(found, {"rollout/ep_rew_mean": 0.01}, start=lines) == [] and found.complaints == ()
+
+
 def test_a_resumed_run_knows_its_past() -> None:
     """Else a policy that has learned before would count as one that did not improve."""
     certain: Line = {"rollout/ep_rew_mean": 80.0, "train/entropy": 1e-4, "eval/mean_reward": 80.0}
@@ -255,15 +265,19 @@ class Pointless(gymnasium.Env[np.ndarray, int]):
 
 
 class Spoiled(Pointless):
-    """The last action earns 1, until all its environments together have made 4,000 steps: then nothing does."""
+    """The last action earns 1, until all its environments together have made so many steps: then nothing does."""
 
     action_space = spaces.Discrete(6)
     steps = 0
 
+    def __init__(self, until: int = 4_000) -> None:
+        super().__init__()
+        self._until = until
+
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         Spoiled.steps += 1
         obs, _, over, cut, info = super().step(action)
-        return obs, float(action == 5 and Spoiled.steps < 4_000), over, cut, info
+        return obs, float(action == 5 and Spoiled.steps < self._until), over, cut, info
 
 
 @pytest.fixture(autouse=True)
@@ -339,6 +353,7 @@ RUNS: dict[str, tuple[RunSettings, str]] = {
         ),
         "LASER has used only",
     ),
+    "reward": (dqn(env={"id": "TestSpoiled-v0", "kwargs": {"until": 0}}), "no episode has had a reward since"),
     "evaluation": (dqn(**POINTLESS), "evaluations have stayed at about 5 since"),
     "lost": (
         dqn(env={"id": "TestSpoiled-v0"}, evaluation={"every_steps": 500, "episodes": 4}, stop={"steps": 10_000}),

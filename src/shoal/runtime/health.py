@@ -31,6 +31,8 @@ SLOW, SLOW_IMAGES = 5.0, 25.0
 """Times `health.patience`: policies stay undecided, and values ignorant, for long and learn; from images longer."""
 EVALUATION, EVALUATION_IMAGES = 2.5, 100.0
 """The same for evaluations: Pong takes a million steps to its first points."""
+NO_REWARD_IMAGES = 10.0
+"""The same for the first reward."""
 CHANCE = 5.0
 """Deviations of a mean that a lucky evaluation may have."""
 LOST = 0.25
@@ -137,6 +139,8 @@ class HealthWatch:
     def _examine(self, values: Mapping[str, float], layers: Sequence[Layer]) -> Iterator[_Finding]:
         if "eval/mean_reward" in values:
             yield from self._evaluation(values["eval/mean_reward"], values.get("eval/std_reward", 0.0))
+        if "rollout/ep_rew_mean" in values:
+            yield self._no_reward(values["rollout/ep_rew_mean"])
         self._training = values.get("rollout/ep_rew_mean", self._training)
         self._longest = max(self._longest, values.get("rollout/ep_len_mean", 0.0))
         if "health/dead_units" in values:
@@ -233,12 +237,22 @@ class HealthWatch:
             *(self._better(one, self._first_return) for one in (mean, self._training)),
         ]
         done = done or any(better)
-        more = next(hint for name, hint in _EXPLORATION.items() if hasattr(self._config, name))
-        remedy = f"check that rewards depend on the actions, explore more ({more}), or change "
+        remedy = f"check that rewards depend on the actions, explore more ({self._exploration}), or change "
         remedy += self._names("learning_rate")
         patience = EVALUATION_IMAGES if self._images else EVALUATION
         what = f"evaluations have stayed at about {mean:.4g}"
         yield _Finding("evaluation", not (done or lost.ill), what, remedy, patience)
+
+    def _no_reward(self, training: float) -> _Finding:
+        """Returns of exactly 0: no reward has been found yet."""
+        remedy = (
+            f"nothing is learned before the first one: explore more ({self._exploration}), or let rewards say what "
+        )
+        remedy += "leads there"
+        patience = NO_REWARD_IMAGES if self._images else EVALUATION
+        return _Finding(
+            "reward", training == self._first_return == 0.0, "no episode has had a reward", remedy, patience
+        )
 
     def _lost(self, mean: float, deviation: float) -> _Finding:
         """A policy that had learned its task, and has forgotten it. One lucky evaluation is not learning."""
@@ -256,6 +270,10 @@ class HealthWatch:
         return _Finding("lost", ill, f"evaluations have been near {mean:.4g}, after {best:.4g},", remedy, patience)
 
     # ---- helpers
+
+    @property
+    def _exploration(self) -> str:
+        return next(hint for name, hint in _EXPLORATION.items() if hasattr(self._config, name))
 
     @property
     def _slow(self) -> float:
