@@ -245,14 +245,10 @@ class HealthWatch:
 
     def _no_reward(self, training: float) -> _Finding:
         """Returns of exactly 0: no reward has been found yet."""
-        remedy = (
-            f"nothing is learned before the first one: explore more ({self._exploration}), or let rewards say what "
-        )
-        remedy += "leads there"
+        remedy = f"nothing is learned before the first one: explore more ({self._exploration}), or reward the way there"
         patience = NO_REWARD_IMAGES if self._images else EVALUATION
-        return _Finding(
-            "reward", training == self._first_return == 0.0, "no episode has had a reward", remedy, patience
-        )
+        none = training == self._first_return == 0.0
+        return _Finding("reward", none, "no episode has had a reward", remedy, patience)
 
     def _lost(self, mean: float, deviation: float) -> _Finding:
         """A policy that had learned its task, and has forgotten it. One lucky evaluation is not learning."""
