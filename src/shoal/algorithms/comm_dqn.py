@@ -58,6 +58,7 @@ class Config(RecurrentConfig):
     )
     train: Agents = Field("all", description="The agents that are learned from.")
     explore: Agents = Field("all", description="The agents that take random actions; the others are greedy.")
+    temperature: float = Field(0.0, ge=0, description="Actions are drawn by softmax of values over this; 0: the best.")
     record_q_values: bool = Field(False, description="Rows also hold the action values, in a column q_values.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")
     n_step: int = Field(2, ge=1, le=64, description="Steps of reward before the bootstrap.")
@@ -130,7 +131,7 @@ class CommunicationPolicy(RecurrentQPolicy):
         self._present: npt.NDArray[np.bool_] = np.ones((context.lanes, spec.agents), np.bool_)
         self._there = np.zeros((config.n_step, context.lanes, spec.agents), np.bool_)  # in the last rows, a ring
         self._row = 0
-        self._records_q = config.record_q_values
+        self._records_q, self._temperature = config.record_q_values, config.temperature
 
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
         seen = self._parts(torch.from_numpy(obs))
@@ -138,6 +139,13 @@ class CommunicationPolicy(RecurrentQPolicy):
         if explore:
             self._priorities.rewarded(seen.reward.numpy().reshape(-1), ~self._present.reshape(-1))
         return super().act(obs, state, first, explore)
+
+    def _choose(self, q: torch.Tensor) -> Array:
+        if not self._temperature:
+            return super()._choose(q)
+        # The largest of values with Gumbel's noise is a draw by their softmax.
+        drawn: Array = (q.numpy() + self._temperature * self._rng.gumbel(size=q.shape)).argmax(axis=-1)
+        return drawn
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
         each = Outcome._make(np.repeat(one, self._agents) for one in outcome)

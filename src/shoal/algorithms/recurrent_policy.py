@@ -124,7 +124,7 @@ class RecurrentQPolicy:
         self._state = torch.cat((before, last.flatten(1) if self._shape else last.unsqueeze(1)), 1).half().cpu().numpy()
         q, after = self._network.q_values(torch.from_numpy(obs).to(self._device), before, last.long())
         self._q = q = q.float().cpu()  # [N, ..., A]
-        action: Array = q.argmax(dim=-1).numpy()
+        action = self._choose(q)
         best = q.amax(dim=-1)
         self._best = (unrescaled(best) if self._rescales else best).numpy()
         if explore:
@@ -132,6 +132,11 @@ class RecurrentQPolicy:
         chosen = torch.from_numpy(action)
         self._taken = q.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).numpy()
         return Decision(action, (after.float(), chosen.to(self._device).float()))
+
+    def _choose(self, q: torch.Tensor) -> Array:
+        """[N, ..., A] -> [N, ...] what it does when it does not explore."""
+        best: Array = q.argmax(dim=-1).numpy()
+        return best
 
     def _explore(self, best: Array, first: npt.NDArray[np.bool_]) -> Array:
         explores = self._rng.random(best.shape) < self._epsilon
