@@ -4,7 +4,7 @@
     --only talking   path finding with communication and without, the same steps and seeds
     --only spread    mpe2's simple_spread with nothing set, beside agents that learn and act by themselves
 
-Scores are of greedy episodes with the final weights. Runs take minutes; finished ones are kept in
+Scores are of evaluation episodes with the final weights (path finding draws actions: `temperature`). Runs take minutes; finished ones are kept in
 results/agents-partial.jsonl, and the next call goes on with what is missing, or had other settings. After a change of
 the code, `--fresh` forgets them.
 """
@@ -33,7 +33,8 @@ SEEDS, EPISODES = 3, 200
 ROOT = Path(__file__).resolve().parents[1]
 STORE = RESULTS / "agents-partial.jsonl"
 CASES = {"env.kwargs.cases": 200, "env.kwargs.density": 0.3, "env.max_episode_steps": 256}
-ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1}
+ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1, "temperature": 0.02}
+"""Nobody is in the way of one agent: it needs less chance, and its ways are shorter."""
 SILENT = {"communication": "none"}
 SHORT = {"stop.steps": 120_000, "schedule_updates": 3_700}
 """Fewer steps than the scenario has; the step size falls until the end of them."""

@@ -258,6 +258,20 @@ def test_who_explores() -> None:
         assert np.any(differs, axis=(0, 1)).tolist() == expected
 
 
+def test_actions_are_drawn_by_the_softmax_of_values() -> None:
+    obs = rows(np.ones((1, AGENTS), np.bool_), np.zeros((1, AGENTS))).repeat(4_000, axis=0)
+    for temperature, explore in ((0.0, False), (0.05, False), (0.05, True)):
+        torch.manual_seed(0)
+        config = Config(temperature=temperature, epsilon_base=1e-9, **SMALL)  # type: ignore[arg-type]
+        policy = CommunicationPolicy(make_network(config, TEAM), config, TEAM, PolicyContext(lanes=4_000))
+        action = policy.act(obs, policy.initial_state(4_000), np.ones(4_000, np.bool_), explore).action
+        found = (action[:, 0, None] == np.arange(TEAM.action_nvec[0])).mean(axis=0)
+        values = policy._q[0, 0]
+        expected = (values / temperature).softmax(0) if temperature else (values == values.max()).float()
+        assert np.allclose(found, expected.numpy(), atol=0.04)
+        assert temperature == 0 or 0.1 < found.max() < 0.9
+
+
 def test_without_communication_agents_are_independent() -> None:
     for communication, same in (("none", True), ("neighbours", False)):
         torch.manual_seed(0)

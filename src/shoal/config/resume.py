@@ -37,7 +37,7 @@ _FIXED: dict[str, str] = {
 """Settings and sections that stay fixed, and why. The others say only how, where and how long a run works."""
 
 
-_EVALUATED = {"env.kwargs", "env.max_episode_steps", "evaluation"}
+_EVALUATED = {"env.kwargs", "env.max_episode_steps", "evaluation", "algorithm.temperature"}
 
 
 def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSettings:
