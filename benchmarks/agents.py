@@ -4,9 +4,9 @@
     --only talking   path finding with communication and without, the same steps and seeds
     --only spread    mpe2's simple_spread with nothing set, beside agents that learn and act by themselves
 
-Scores are of evaluation episodes with the final weights (path finding draws actions: `temperature`). Runs take minutes; finished ones are kept in
-results/agents-partial.jsonl, and the next call goes on with what is missing, or had other settings. After a change of
-the code, `--fresh` forgets them.
+Scores are of evaluation episodes with the final weights; path finding draws actions by `temperature`. Runs take
+minutes; finished ones are kept in results/agents-partial.jsonl, and the next call goes on with what is missing, or had
+other settings. After a change of the code, `--fresh` forgets them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T_95 |= {10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101}
 
 
 class Trial(NamedTuple):
-    """What is trained, and the sets of 200 greedy episodes that judge it."""
+    """What is trained, and the sets of 200 evaluation episodes that judge it."""
 
     target: str
     settings: dict[str, Any]
