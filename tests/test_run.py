@@ -247,5 +247,5 @@ def test_other_arguments_of_the_environment_leave_the_run_signed(tmp_path: Path)
     path = shoal.train("tests.fakes:TestShapes-v0", runtime="inline", quiet=True, out=tmp_path, settings=asked).path
     run = shoal.load(path, overrides=["env.max_episode_steps=4"])
     assert run.evaluate(3).lengths == (4, 4, 4) and shoal.load(path).evaluate(1).lengths == (8,)
-    with pytest.raises(ConfigError, match="actors cannot be changed to evaluate"):
+    with pytest.raises(ConfigError, match=r"actors cannot be changed to evaluate: algorithm\.temperature, env\.kwargs"):
         shoal.load(path, overrides={"actors": 3})

@@ -37,7 +37,7 @@ Which = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Greedy episodes with the weights of one checkpoint."""
+    """Episodes, without exploration, with the weights of one checkpoint."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -81,7 +81,7 @@ class Run:
         self.settings = change_for_evaluation(self._saved, overrides) if overrides else self._saved
         self.trusted = trust
         self._which = checkpoint
-        self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # a greedy one and an exploring one
+        self._policy_for = lru_cache(maxsize=2)(self.make_policy)  # one that explores and one that does not
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -111,7 +111,8 @@ class Run:
             state: what the previous call returned; None at the start. Only a network with an LSTM has a state.
             episode_start: whether an episode begins with this observation, so that the state is reset; one bool for
                 all, or one per observation. None: True if `state` is None.
-            deterministic: the greedy action; False explores as the run's actors did.
+            deterministic: as `evaluate` plays: the best action, or a draw where `algorithm.temperature` is set; False
+                explores as the run's actors did.
 
         Returns:
             One action for one observation, a batch for a batch, as the environment's `step` takes it; and the state for
@@ -122,7 +123,7 @@ class Run:
         """
         batch, single = self._observations(obs)
         number = len(batch)
-        lanes = 1 if deterministic else number  # a greedy policy takes any batch
+        lanes = 1 if deterministic else number  # a policy that does not explore takes any batch
         policy = self._policy_for(lanes)
         initial = policy.initial_state(number)
         first = _starts(state is None if episode_start is None else episode_start, number)
@@ -140,7 +141,7 @@ class Run:
         return make_plain_env(self.env_settings)
 
     def evaluate(self, episodes: int = 100, *, seed: int | None = None) -> Evaluation:
-        """Plays greedy episodes of the true task: rewards are not clipped, and a lost life does not end an episode.
+        """Plays episodes of the true task without exploration: rewards are not clipped, lost lives end nothing.
 
         Args:
             episodes: how many.

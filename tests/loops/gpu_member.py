@@ -41,7 +41,7 @@ def main(folder: Path, rank: int, mode: str) -> None:
     member = Learners(folder / "learners.bin", rank, 2, device=device)
     began = time.monotonic()
     joined(member)
-    say(connected=time.monotonic() - began)
+    say(connected=time.monotonic() - began, direct=member._gpus is not None)
     if member.all_new and mode != "only connects":
         ones = torch.full((1000,), float(rank + 1), device=device)
         say(direct=member._gpus is not None, sum=member.total(ones).tolist()[::500])

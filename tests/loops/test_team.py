@@ -73,13 +73,17 @@ def test_the_mean_over_all_rows_also_without_any(tmp_path: Path) -> None:
 def test_where_nccl_does_not_work_learners_exchange_by_gloo(
     failing: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a machine with a GPU for each, whose NCCL cannot connect them; then without a message, too."""
+    """As on a machine with a GPU for each, whose NCCL cannot connect them; then without a message, too. One failure may
+    be due to a member that has died and is not back yet.
+    """
+    tries = [0, 0]
 
     class NoConnection:
-        def __init__(self, store: Any, rank: int, *_: Any) -> None:
+        def __init__(self, store: Any, rank: int, ranks: int, device: Any, lost: Callable[[], bool], _: float) -> None:
+            tries[rank] += 1
             if rank in failing:
                 raise RuntimeError("no way\nlong story" if rank else "")
-            until(lambda: sum(members[0].all(Word.EPOCH)) > 2)  # as NCCL: waits for the others
+            until(lost)  # as NCCL: waits for the others
             raise RuntimeError("lost")
 
     monkeypatch.setattr(module, "gpu_number", lambda device: 0 if device is None else 7 + device.index)
@@ -90,7 +94,7 @@ def test_where_nccl_does_not_work_learners_exchange_by_gloo(
     join(members)
     sums = each(members, lambda one: one.total(torch.tensor([one.rank + 1.0])))
     assert [float(one) for one in sums] == [3.0, 3.0]
-    assert all(member._gpus is None for member in members)
+    assert all(member._gpus is None for member in members) and max(tries) > 1
     notes = {member.rank: member.notes[0] for member in members if member.notes}  # the other may call it a loss
     assert notes and notes.keys() <= failing
     assert not any("long story" in note for note in notes.values())

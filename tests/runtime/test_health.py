@@ -208,6 +208,14 @@ def test_nothing_can_be_learned_before_the_first_reward() -> None:
         (text,) = judged(found, {"rollout/ep_rew_mean": 0.0}, lines=lines)
         assert "no episode has had a reward since step 0" in text and "raise algorithm.entropy_cost" in text
         assert judged(found, {"rollout/ep_rew_mean": 0.01}, start=lines) == [] and found.complaints == ()
+        assert judged(found, {"rollout/ep_rew_mean": 0.0}, start=lines + 100) == [], "it was found once"
+    balanced = HealthWatch(settings, VECTOR)
+    balanced.begin([0.0] * 50)
+    assert judged(balanced, {"rollout/ep_rew_mean": 0.0, "health/largest_reward": 1.0}) == []
+    silent = HealthWatch(settings, VECTOR)
+    silent.begin([0.0] * 50)
+    (text,) = judged(silent, {"rollout/ep_rew_mean": 0.0, "eval/mean_reward": 0.0})
+    assert "no episode has had a reward" in text, "and not that evaluations stay"
 
 
 def test_a_resumed_run_knows_its_past() -> None:

@@ -23,6 +23,7 @@ Deviations from DHC:
 8. Vectors, and images of 36x36 and more, go through the package's torsos.
 9. An agent's own cell also goes past the convolutions: it says which moves shorten the way.
 10. What an agent is told adds to its state, at first nothing; in the original, a second GRU makes a new state of it.
+11. Actions may be drawn by the softmax of values (`temperature`): greedy teams get stuck in circles.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Config(RecurrentConfig):
         "neighbours", description="Whom agents listen to: all they may hear, those who change their decision, nobody."
     )
     train: Agents = Field("all", description="The agents that are learned from.")
-    explore: Agents = Field("all", description="The agents that take random actions; the others are greedy.")
+    explore: Agents = Field("all", description="The agents that take random actions.")
     temperature: float = Field(0.0, ge=0, description="Actions are drawn by softmax of values over this; 0: the best.")
     record_q_values: bool = Field(False, description="Rows also hold the action values, in a column q_values.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount per step.")

@@ -28,7 +28,7 @@ def load_module(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str = 
     if problems:
         raise CheckpointError(
             f"The checkpoint does not fit this network: {_few(problems)}. "
-            "Was it made with another environment, algorithm or network setting?"
+            "Was it made with another environment, algorithm or network setting, or by another version of Shoal?"
         )
     module.load_state_dict(given)
 

@@ -22,7 +22,9 @@ def evaluate(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", show_default=False, help="Settings of the environment, as env.kwargs.size=40."
+            metavar="KEY=VALUE",
+            show_default=False,
+            help="Settings of the environment and of evaluation, as env.kwargs.size=40.",
         ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, metavar="N", help="Episodes to play.")] = 100,
@@ -38,10 +40,10 @@ def evaluate(
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """Play greedy episodes with what a run has learned.
+    """Play episodes with what a run has learned, without exploration.
 
-    The true task is played: rewards are not clipped and lost lives do not end an episode. A run that is still training
-    can be evaluated, too.
+    The true task is played: rewards are not clipped and lost lives do not end an episode; with env.episodic_life, FIRE
+    is played after one, as in training. A run that is still training can be evaluated, too.
 
     \b
     Examples:
@@ -76,7 +78,7 @@ def _print(run: Run, evaluation: Evaluation) -> None:
     from shoal.loops.evaluator import bound_note
     from shoal.runtime.progress import number
 
-    what = f"{len(evaluation.returns)} greedy episodes with {evaluation.checkpoint}"
+    what = f"{len(evaluation.returns)} episodes without exploration, {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>12}{'std':>12}{'min':>12}{'max':>12}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
@@ -138,7 +140,7 @@ def _nobody_sees() -> bool:
 
 
 def _play(env: Any, policy: Policy, seed: int | None) -> tuple[float, int]:
-    """One greedy episode; its return and length."""
+    """One episode; its return and length."""
     import numpy as np
 
     obs, _ = env.reset(seed=seed)

@@ -42,7 +42,8 @@ def make_env(settings: EnvSettings, lanes: int, seed: int, *, training: bool = T
         settings: which environment, and how it is prepared.
         lanes: how many.
         seed: the same seed and actions give the same stream; every actor needs its own.
-        training: False for evaluation: rewards are not clipped and lost lives do not end episodes.
+        training: False for evaluation: rewards are not clipped and lost lives do not end episodes, though FIRE is
+            played after one with `episodic_life`.
 
     Raises:
         UnknownName: no environment has this id.

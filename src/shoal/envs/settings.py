@@ -55,7 +55,7 @@ class EnvSettings(BaseModel):
     sticky_actions: float = Field(
         0.0, ge=0.0, lt=1.0, description="probability that a frame repeats the previous action (Atari)"
     )
-    episodic_life: bool = Field(False, description="end the learner's episode at each lost life (Atari)")
+    episodic_life: bool = Field(False, description="end the learner's episode at each lost life, and play FIRE (Atari)")
     threads: int = Field(1, ge=1, le=256, description="emulator threads per actor (Atari)")
 
     _names_alone = field_validator("wrappers", mode="before")(lambda given: full_wrappers(given))

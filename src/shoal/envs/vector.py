@@ -46,7 +46,8 @@ class Env:
             seed: what its first `reset` takes as seed.
             reward_bound: clip `EnvStep.reward` to plus or minus this.
             copy: whether `vector` reuses the arrays it returns, or observes in another dtype than the spec's.
-            lost_life: what it does (ale-py only): "restarts" play as a reset does, "ends" the learner's episode, too.
+            lost_life: after one (ale-py only), "restarts": FIRE is played as after a reset; "ends": the learner's
+                episode ends, too.
         """
         self.spec = spec
         self.lanes: int = vector.num_envs

@@ -1,4 +1,4 @@
-"""Evaluator: plays greedy episodes with the newest weights and saves the best weights."""
+"""Evaluator: plays episodes without exploration, with the newest weights and saves the best weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shoal.types import Episode
 
 
 def play(env: Env, policy: Policy, episodes: int, stop: Callable[[], bool] = lambda: False) -> list[Episode]:
-    """Plays greedy episodes to their end, each lane its share: long episodes count as much as short ones.
+    """Plays episodes without exploration to their end, each lane its share: long episodes count as much as short ones.
 
     Returns fewer when `stop` became true meanwhile. Those are the short episodes: their mean is biased.
     """

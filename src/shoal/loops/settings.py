@@ -79,7 +79,7 @@ class CheckpointSettings(_Section):
 
 
 class EvaluationSettings(_Section):
-    """How progress is measured: greedy episodes with the newest weights, in a separate process."""
+    """How progress is measured: episodes without exploration, with the newest weights, in a separate process."""
 
     episodes: int = Field(20, ge=1, description="Episodes per evaluation.")
     every_steps: int = Field(10_000, ge=1, description="Environment steps between evaluations; fewer at first.")

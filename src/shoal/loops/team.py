@@ -100,6 +100,8 @@ class Learners:
         self._group: Any = None
         self._device = device
         self._gpus: GpuExchange | None = None
+        self._refused = 0
+        """Generations in a row that NCCL did not connect, though nobody had died as far as is known."""
         self._generation = self._turn = 0
         self._announced = False
         self._asked_at: float | None = None
@@ -157,12 +159,15 @@ class Learners:
             return None
         lost = partial(self._lost, generation)
         try:
-            return GpuExchange(store, self.rank, self.ranks, self._device, lost, EXCHANGE_SECONDS)
+            made = GpuExchange(store, self.rank, self.ranks, self._device, lost, EXCHANGE_SECONDS)
         except RuntimeError as error:
-            if not lost():  # NCCL does not work here: the next generation does without
+            self._refused += not lost()
+            if self._refused > 1:  # once: somebody has died, and is not back yet. The next generation does without NCCL
                 self._device, reason = None, str(error).partition("\n")[0]
                 self.notes += (f"NCCL could not connect the GPUs ({reason}): learners exchange through the host.",)
             raise
+        self._refused = 0
+        return made
 
     def _lost(self, generation: int) -> bool:
         """Whether a member of the generation has died."""

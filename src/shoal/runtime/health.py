@@ -95,6 +95,8 @@ class HealthWatch:
         """The evaluation that those after it do not differ from."""
         self._longest = 0.0
         """Mean episode, the longest so far."""
+        self._rewarded = False
+        """Whether any step of training had a reward."""
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -137,10 +139,12 @@ class HealthWatch:
         return said
 
     def _examine(self, values: Mapping[str, float], layers: Sequence[Layer]) -> Iterator[_Finding]:
+        rewards = (self._first_return, values.get("rollout/ep_rew_mean"), values.get("health/largest_reward"))
+        self._rewarded = self._rewarded or any(rewards)
         if "eval/mean_reward" in values:
             yield from self._evaluation(values["eval/mean_reward"], values.get("eval/std_reward", 0.0))
         if "rollout/ep_rew_mean" in values:
-            yield self._no_reward(values["rollout/ep_rew_mean"])
+            yield self._no_reward()
         self._training = values.get("rollout/ep_rew_mean", self._training)
         self._longest = max(self._longest, values.get("rollout/ep_len_mean", 0.0))
         if "health/dead_units" in values:
@@ -236,19 +240,17 @@ class HealthWatch:
             self._better(mean, seen[0]),
             *(self._better(one, self._first_return) for one in (mean, self._training)),
         ]
-        done = done or any(better)
+        done = done or any(better) or not self._rewarded  # that is said already
         remedy = f"check that rewards depend on the actions, explore more ({self._exploration}), or change "
         remedy += self._names("learning_rate")
         patience = EVALUATION_IMAGES if self._images else EVALUATION
         what = f"evaluations have stayed at about {mean:.4g}"
         yield _Finding("evaluation", not (done or lost.ill), what, remedy, patience)
 
-    def _no_reward(self, training: float) -> _Finding:
-        """Returns of exactly 0: no reward has been found yet."""
+    def _no_reward(self) -> _Finding:
         remedy = f"nothing is learned before the first one: explore more ({self._exploration}), or reward the way there"
         patience = NO_REWARD_IMAGES if self._images else EVALUATION
-        none = training == self._first_return == 0.0
-        return _Finding("reward", none, "no episode has had a reward", remedy, patience)
+        return _Finding("reward", not self._rewarded, "no episode has had a reward", remedy, patience)
 
     def _lost(self, mean: float, deviation: float) -> _Finding:
         """A policy that had learned its task, and has forgotten it. One lucky evaluation is not learning."""
