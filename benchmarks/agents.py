@@ -2,6 +2,7 @@
 
     --only alone     path finding with one agent: are all fixed cases solved, and how much longer are its ways?
     --only talking   path finding with communication and without, the same steps and seeds
+    --only chance    path finding judged with several temperatures, also with more agents and on larger maps
     --only spread    mpe2's simple_spread with nothing set, beside agents that learn and act by themselves
 
 Scores are of evaluation episodes with the final weights; path finding draws actions by `temperature`. Runs take
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,24 +55,38 @@ class Trial(NamedTuple):
     settings: dict[str, Any]
     judged: list[dict[str, Any]]
 
-    def described(self) -> list[Any]:
-        """As a stored line has it."""
-        return [self.target, SPREAD_STEPS if self.target == SPREAD else None, self.settings, self.judged]
 
-
-def teams(agents: int) -> dict[str, Any]:
+def teams(agents: int, size: int = 10, temperature: float = 0.1) -> dict[str, Any]:
     """200 fixed cases with so many agents."""
-    return {**CASES, "env.kwargs.agents": agents}
+    chance = {} if temperature == 0.1 else {"algorithm.temperature": temperature}  # the scenario's
+    return {**CASES, "env.kwargs.agents": agents, **({} if size == 10 else {"env.kwargs.size": size}), **chance}
 
+
+PLAYED = [(4, 10, 0.0), (4, 10, 0.05), (4, 10, 0.1), (4, 10, 0.15), (2, 10, 0.0), (2, 10, 0.1)]
+PLAYED += [(4, 40, 0.0), (4, 40, 0.1), (8, 40, 0.05), (8, 40, 0.1)]
+"""Agents, size and temperature."""
 
 TRIALS = {
     "alone": {"one agent": Trial("pathfinding_small", ALONE, [{**teams(1), "env.kwargs.neighbours": 0}])},
+    "chance": {"neighbours": Trial("pathfinding_small", SHORT, [teams(*one) for one in PLAYED])},
     "talking": {
         "neighbours": Trial("pathfinding_small", SHORT, [teams(2), teams(4)]),
         "none": Trial("pathfinding_small", SHORT | SILENT, [teams(2), teams(4)]),
     },
     "spread": {"neighbours": Trial(SPREAD, {}, [{}]), "none": Trial(SPREAD, SILENT, [{}])},
 }
+
+
+@cache
+def trial_of(part: str, name: str) -> dict[str, Any]:
+    """As a stored line has it: what was asked for, and what came of it, since a scenario may have changed."""
+    from shoal.config.load import load_target
+
+    trial = TRIALS[part][name]
+    asked = {**trial.settings, **({"algo": "comm-dqn", "stop.steps": SPREAD_STEPS} if trial.target == SPREAD else {})}
+    settings = load_target(trial.target, asked).model_dump(mode="json")
+    sections = ("algorithm", "replay", "curriculum", "stop")
+    return {"target": trial.target, "judged": trial.judged, **{name: settings[name] for name in sections}}
 
 
 def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:
@@ -113,7 +129,7 @@ def missing(parts: list[str], seeds: int) -> tuple[dict[tuple[str, str, int], An
     lines = STORE.read_text().splitlines() if STORE.exists() else []
     there = {tuple(one["run"]): one for one in map(json.loads, lines)}
     there = {(part, name, seed): one for (part, name, seed), one in there.items()
-             if one["trial"] == TRIALS[part][name].described()}  # fmt: skip
+             if one["trial"] == trial_of(part, name)}  # fmt: skip
     wanted = [(part, name, seed) for part in parts for seed in range(1, seeds + 1) for name in TRIALS[part]]
     return there, [unit for unit in wanted if unit not in there]
 
@@ -127,8 +143,7 @@ def run(unit: tuple[str, str, int]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=7_200)
     if done.returncode:
         raise SystemExit(f"{unit} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    trial = TRIALS[unit[0]][unit[1]].described()
-    one = {"run": unit, "trial": trial, "found": json.loads(done.stdout.splitlines()[-1]), **code}
+    one = {"run": unit, "trial": trial_of(*unit[:2]), "found": json.loads(done.stdout.splitlines()[-1]), **code}
     with STORE.open("a") as file:
         file.write(json.dumps(one) + "\n")
     said = "; ".join(f"return {each['return']:.2f}, solved {each.get('success_rate', '-')}" for each in one["found"])
@@ -163,6 +178,13 @@ def judged(found: dict[tuple[str, str, int], Any], part: str, seeds: int) -> lis
             Row("one agent: steps of solved cases in units of the shortest ways, worst seed", max(ways),
                 bar=f"<= {LONGER}x", holds=max(ways) <= LONGER if full else None, others=per_seed("way", ways)),
         ]  # fmt: skip
+    if part == "chance":
+        rows = []
+        for place, (agents, size, temperature) in enumerate(PLAYED):
+            solved = each("neighbours", place, "success_rate")
+            title = f"{agents} agents on {size}x{size}, temperature {temperature}: share of 200 cases solved"
+            rows.append(Row(title, statistics.fmean(solved), others=per_seed("solved", solved)))
+        return rows
     what, titles = "success_rate", ["200 cases with 2 agents solved", "200 cases with 4 agents solved"]
     if part == "spread":
         what, titles = "return", [f"simple_spread, {SPREAD_STEPS:,} steps: mean return"]
