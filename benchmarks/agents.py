@@ -35,7 +35,7 @@ SEEDS, EPISODES = 3, 200
 ROOT = Path(__file__).resolve().parents[1]
 STORE = RESULTS / "agents-partial.jsonl"
 CASES = {"env.kwargs.cases": 200, "env.kwargs.density": 0.3, "env.max_episode_steps": 256}
-ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1, "temperature": 0.02}
+ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1, "temperature": 0.1}
 """Nobody is in the way of one agent: it needs less chance, and its ways are shorter."""
 SILENT = {"communication": "none"}
 SHORT = {"stop.steps": 120_000, "schedule_updates": 3_700}
@@ -56,14 +56,14 @@ class Trial(NamedTuple):
     judged: list[dict[str, Any]]
 
 
-def teams(agents: int, size: int = 10, temperature: float = 0.1) -> dict[str, Any]:
+def teams(agents: int, size: int = 10, temperature: float = 0.5) -> dict[str, Any]:
     """200 fixed cases with so many agents."""
-    chance = {} if temperature == 0.1 else {"algorithm.temperature": temperature}  # the scenario's
+    chance = {} if temperature == 0.5 else {"algorithm.temperature": temperature}  # the scenario's
     return {**CASES, "env.kwargs.agents": agents, **({} if size == 10 else {"env.kwargs.size": size}), **chance}
 
 
-PLAYED = [(4, 10, 0.0), (4, 10, 0.05), (4, 10, 0.1), (4, 10, 0.15), (2, 10, 0.0), (2, 10, 0.1)]
-PLAYED += [(4, 40, 0.0), (4, 40, 0.1), (8, 40, 0.05), (8, 40, 0.1)]
+PLAYED = [(4, 10, 0.0), (4, 10, 0.5), (4, 10, 0.8), (2, 10, 0.5), (4, 40, 0.0), (4, 40, 0.5), (8, 40, 0.5)]
+PLAYED += [(16, 40, 0.5)]
 """Agents, size and temperature."""
 
 TRIALS = {

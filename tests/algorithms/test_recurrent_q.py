@@ -17,6 +17,7 @@ from shoal.algorithms.recurrent_policy import RecurrentConfig, RecurrentQPolicy
 from shoal.algorithms.recurrent_q import Steps, recurrent_algorithm, sequence_errors, sequence_loss
 from shoal.errors import ConfigError
 from shoal.networks import RecurrentQNetwork
+from shoal.ops import unrescaled
 from shoal.types import FINAL, EnvSpec, Keys, Sample, Sequence
 
 SPEC = EnvSpec("Toy-v0", (4,), "float32", 1, 2, ())
@@ -88,6 +89,23 @@ def test_the_learner_finds_the_errors_that_the_actor_recorded(cell: str, value_r
         error.detach().abs()[[t - burn_in for t in rows]], recorded[[t + 2 for t in rows]], atol=2e-3
     )
     assert (error[mask == 0] == 0).all()
+
+
+@pytest.mark.parametrize("value_rescaling", [True, False])
+def test_advantage_learning_adds_a_share_of_the_targets_regret(value_rescaling: bool) -> None:
+    config = r2d2.Config(**SMALL, value_rescaling=value_rescaling)
+    batch = batch_of(play(config, 8, 3)[0])
+    torch.manual_seed(7)
+    network, target = (r2d2.make_network(config, SPEC) for _ in range(2))
+    usual = sequence_errors(network, target, batch, config)
+    wider = sequence_errors(network, target, batch, config.model_copy(update={"advantage_learning": 0.9}))
+    q, _ = target.unroll(batch.obs, batch.state[:, :8].float(), batch.first, batch.last_action(8))
+    q = unrescaled(q[:-1]) if value_rescaling else q[:-1]
+    taken = q.gather(2, batch.action.long().unsqueeze(2)).squeeze(2)
+    added = 0.9 * (taken - q.amax(2))[config.burn_in :]
+    assert (added < -1e-4).any()
+    torch.testing.assert_close(wider.returns - usual.returns, added.detach() * usual.mask)
+    assert (wider.error[usual.mask == 0] == 0).all()
 
 
 def test_the_loss_by_hand() -> None:

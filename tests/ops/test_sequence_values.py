@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.ops import double_q_values, n_step_returns, rescaled, sequence_priority, unrescaled
+from shoal.ops import double_q_values, n_step_returns, regret, rescaled, sequence_priority, unrescaled
 
 
 def column(*values: float) -> Tensor:
@@ -124,3 +124,24 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         sequence_priority(rows, rows, 1.5)
     with pytest.raises(TypeError, match="x must be floating point"):
         rescaled(torch.zeros(2, dtype=torch.int64))
+
+
+def test_regret_by_hand() -> None:
+    q = torch.tensor([[1.0, 3.0, 2.5], [-1.0, -4.0, -2.0]], requires_grad=True)
+    found = regret(q, torch.tensor([2, 0]))
+    assert found.tolist() == [-0.5, 0.0] and not found.requires_grad
+
+
+def test_a_share_of_the_regret_widens_the_gap_and_keeps_the_best_value() -> None:
+    """Two states in turn, two actions with different rewards: the fixed points, by iteration."""
+    reward, gamma = torch.tensor([[1.0, 0.9], [0.2, 0.0]], dtype=torch.float64), 0.8
+    actions = torch.tensor([[0, 1], [0, 1]])
+    fixed = {}
+    for share in (0.0, 0.9):
+        q = torch.zeros(2, 2, dtype=torch.float64)
+        for _ in range(2_000):
+            q = reward + gamma * q.amax(1).flip(0)[:, None] + share * regret(q[:, None].expand(2, 2, 2), actions)
+        fixed[share] = q
+    torch.testing.assert_close(fixed[0.9].amax(1), fixed[0.0].amax(1))
+    gaps = {share: q[:, 0] - q[:, 1] for share, q in fixed.items()}
+    torch.testing.assert_close(gaps[0.9], 10 * gaps[0.0])

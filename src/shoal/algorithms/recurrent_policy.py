@@ -43,6 +43,7 @@ class RecurrentConfig(EpsilonConfig):
     gradient_clip: float = Field(40.0, gt=0, description="Largest norm of the gradient.")
     target_period: int = Field(2_500, ge=1, description="Updates between two copies into the target network.")
     double: bool = Field(True, description="Choose the next action with the online network, value it with the target.")
+    advantage_learning: float = Field(0.0, ge=0, lt=1, description="Share of an action's regret in its target.")
     huber_delta: float = Field(1.0, gt=0, description="Where the loss turns from quadratic to linear.")
     value_rescaling: bool = Field(True, description="Learn values behind a function that makes large ones smaller.")
     normalize_values: NormalizeValues = False

@@ -35,6 +35,7 @@ from shoal.ops import (
     huber,
     masked_mean,
     n_step_returns,
+    regret,
     rescaled,
     sequence_priority,
     unrescaled,
@@ -90,6 +91,9 @@ def sequence_errors(
         value = double_q_values(q if config.double else q_target, q_target)
         value = unrescaled(value) if config.value_rescaling else value
         returns = n_step_returns(value, reward, discount, mask, config.n_step)
+        if config.advantage_learning:
+            known = unrescaled(q_target) if config.value_rescaling else q_target
+            returns = returns + config.advantage_learning * regret(known[:-1], learned.action) * mask
         goal = rescaled(returns) if config.value_rescaling else returns
     taken = q[:-1].gather(-1, learned.action.long().unsqueeze(-1)).squeeze(-1)
     return Errors((goal - taken) * mask, taken, returns, mask)

@@ -40,6 +40,7 @@ from shoal.ops.schedules import linear_schedule as linear_schedule
 from shoal.ops.schedules import polynomial_schedule as polynomial_schedule
 from shoal.ops.sequence_values import double_q_values as double_q_values
 from shoal.ops.sequence_values import n_step_returns as n_step_returns
+from shoal.ops.sequence_values import regret as regret
 from shoal.ops.sequence_values import rescaled as rescaled
 from shoal.ops.sequence_values import sequence_priority as sequence_priority
 from shoal.ops.sequence_values import unrescaled as unrescaled

@@ -96,6 +96,24 @@ def n_step_returns(values: Tensor, reward: Tensor, discount: Tensor, mask: Tenso
         return returns[:-1]
 
 
+def regret(q: Tensor, action: Tensor) -> Tensor:
+    """How much worse an action is than the best one: 0 or less.
+
+    A share of it in the target widens the gap between the best action and the others, 1 / (1 - share) times, and leaves
+    the best one the best: "Increasing the Action Gap: New Operators for Reinforcement Learning", Bellemare et al. 2016,
+    https://arxiv.org/abs/1512.04860 (advantage learning).
+
+    Args:
+        q: [..., A] action values, not rescaled.
+        action: [...] integers.
+
+    Returns:
+        [...], without gradient.
+    """
+    with torch.no_grad():
+        return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1) - q.amax(dim=-1)
+
+
 def sequence_priority(td_error: Tensor, mask: Tensor, eta: float) -> Tensor:
     """One priority per sequence: eta max |TD error| + (1 - eta) mean |TD error|, over the rows that hold steps.
 
