@@ -24,6 +24,8 @@ Deviations from DHC:
 9. An agent's own cell also goes past the convolutions: it says which moves shorten the way.
 10. What an agent is told adds to its state, at first nothing; in the original, a second GRU makes a new state of it.
 11. Actions may be drawn by the softmax of values (`temperature`): greedy teams get stuck in circles.
+12. Targets may hold a share of an action's regret (`advantage_learning`): the best move and the next best differ by
+    less than a network errs.
 """
 
 from __future__ import annotations
