@@ -56,9 +56,9 @@ class Trial(NamedTuple):
     judged: list[dict[str, Any]]
 
 
-def teams(agents: int, size: int = 10, temperature: float = 0.5) -> dict[str, Any]:
-    """200 fixed cases with so many agents."""
-    chance = {} if temperature == 0.5 else {"algorithm.temperature": temperature}  # the scenario's
+def teams(agents: int, size: int = 10, temperature: float | None = None) -> dict[str, Any]:
+    """200 fixed cases with so many agents; None: with the run's own temperature."""
+    chance = {} if temperature is None else {"algorithm.temperature": temperature}
     return {**CASES, "env.kwargs.agents": agents, **({} if size == 10 else {"env.kwargs.size": size}), **chance}
 
 
@@ -79,14 +79,14 @@ TRIALS = {
 
 @cache
 def trial_of(part: str, name: str) -> dict[str, Any]:
-    """As a stored line has it: what was asked for, and what came of it, since a scenario may have changed."""
+    """As a stored line has it: all that a run depends on, since a scenario may have changed."""
     from shoal.config.load import load_target
 
     trial = TRIALS[part][name]
     asked = {**trial.settings, **({"algo": "comm-dqn", "stop.steps": SPREAD_STEPS} if trial.target == SPREAD else {})}
     settings = load_target(trial.target, asked).model_dump(mode="json")
-    sections = ("algorithm", "replay", "curriculum", "stop")
-    return {"target": trial.target, "judged": trial.judged, **{name: settings[name] for name in sections}}
+    sections = ("env", "actors", "algorithm", "learner", "replay", "curriculum", "stop")
+    return {"target": trial.target, "judged": trial.judged, **{section: settings[section] for section in sections}}
 
 
 def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:

@@ -206,7 +206,7 @@ def test_nothing_can_be_learned_before_the_first_reward() -> None:
         found = HealthWatch(settings, spec)
         found.begin([0.0] * 50)
         (text,) = judged(found, {"rollout/ep_rew_mean": 0.0}, lines=lines)
-        assert "no episode has had a reward since step 0" in text and "raise algorithm.entropy_cost" in text
+        assert "no episode of training has had a reward since step 0" in text and "raise algorithm.entropy_cost" in text
         assert judged(found, {"rollout/ep_rew_mean": 0.01}, start=lines) == [] and found.complaints == ()
         assert judged(found, {"rollout/ep_rew_mean": 0.0}, start=lines + 100) == [], "it was found once"
     balanced = HealthWatch(settings, VECTOR)
@@ -215,7 +215,7 @@ def test_nothing_can_be_learned_before_the_first_reward() -> None:
     silent = HealthWatch(settings, VECTOR)
     silent.begin([0.0] * 50)
     (text,) = judged(silent, {"rollout/ep_rew_mean": 0.0, "eval/mean_reward": 0.0})
-    assert "no episode has had a reward" in text, "and not that evaluations stay"
+    assert "no episode of training has had a reward" in text, "and not that evaluations stay"
 
 
 def test_a_resumed_run_knows_its_past() -> None:
@@ -361,7 +361,7 @@ RUNS: dict[str, tuple[RunSettings, str]] = {
         ),
         "LASER has used only",
     ),
-    "reward": (dqn(env={"id": "TestSpoiled-v0", "kwargs": {"until": 0}}), "no episode has had a reward since"),
+    "reward": (dqn(env={"id": "TestSpoiled-v0", "kwargs": {"until": 0}}), "no episode of training has had a reward"),
     "evaluation": (dqn(**POINTLESS), "evaluations have stayed at about 5 since"),
     "lost": (
         dqn(env={"id": "TestSpoiled-v0"}, evaluation={"every_steps": 500, "episodes": 4}, stop={"steps": 10_000}),

@@ -25,7 +25,7 @@ Deviations from DHC:
 10. What an agent is told adds to its state, at first nothing; in the original, a second GRU makes a new state of it.
 11. Actions may be drawn by the softmax of values (`temperature`): greedy teams get stuck in circles.
 12. Targets may hold a share of an action's regret (`advantage_learning`): the best move and the next best differ by
-    less than a network errs.
+    less than a network errs. First priorities are without it.
 """
 
 from __future__ import annotations

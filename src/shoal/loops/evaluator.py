@@ -1,4 +1,4 @@
-"""Evaluator: plays episodes without exploration, with the newest weights and saves the best weights."""
+"""Evaluator: plays episodes with the newest weights, without exploration, and saves the best weights."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Evaluator:
     ) -> None:
         """Args:
         make_env: makes the environment; its argument counts how often it was recreated.
-        policy: how to act; it acts greedily here.
+        policy: how to act; it does not explore here.
         weights: of the policy.
         ledger: the run's counts.
         checkpoints: where the best weights are kept.

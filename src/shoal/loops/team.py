@@ -161,8 +161,9 @@ class Learners:
         try:
             made = GpuExchange(store, self.rank, self.ranks, self._device, lost, EXCHANGE_SECONDS)
         except RuntimeError as error:
-            self._refused += not lost()
-            if self._refused > 1:  # once: somebody has died, and is not back yet. The next generation does without NCCL
+            self._refused = 0 if lost() else self._refused + 1
+            # The first time, a member may have died and not be back yet. After the second, there is gloo.
+            if self._refused > 1:
                 self._device, reason = None, str(error).partition("\n")[0]
                 self.notes += (f"NCCL could not connect the GPUs ({reason}): learners exchange through the host.",)
             raise

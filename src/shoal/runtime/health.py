@@ -240,7 +240,7 @@ class HealthWatch:
             self._better(mean, seen[0]),
             *(self._better(one, self._first_return) for one in (mean, self._training)),
         ]
-        done = done or any(better) or not self._rewarded  # that is said already
+        done = done or any(better) or (not self._rewarded and self._training == 0.0)  # that is said already
         remedy = f"check that rewards depend on the actions, explore more ({self._exploration}), or change "
         remedy += self._names("learning_rate")
         patience = EVALUATION_IMAGES if self._images else EVALUATION
@@ -250,7 +250,7 @@ class HealthWatch:
     def _no_reward(self) -> _Finding:
         remedy = f"nothing is learned before the first one: explore more ({self._exploration}), or reward the way there"
         patience = NO_REWARD_IMAGES if self._images else EVALUATION
-        return _Finding("reward", not self._rewarded, "no episode has had a reward", remedy, patience)
+        return _Finding("reward", not self._rewarded, "no episode of training has had a reward", remedy, patience)
 
     def _lost(self, mean: float, deviation: float) -> _Finding:
         """A policy that had learned its task, and has forgotten it. One lucky evaluation is not learning."""
