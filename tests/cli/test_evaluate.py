@@ -22,7 +22,7 @@ def test_table(run_shoal: Shoal, finished: Path) -> None:
         [evaluation.mean, evaluation.std, min(evaluation.returns), max(evaluation.returns)], abs=0.01
     )
     assert lines["length"][2:] == [min(evaluation.lengths), max(evaluation.lengths)]
-    assert "4 episodes without exploration, best.safetensors" in result.out
+    assert "4 episodes without exploration, with best.safetensors" in result.out
 
 
 def test_checkpoints(run_shoal: Shoal, finished: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_window(run_shoal: Shoal, finished: Path, monkeypatch: pytest.MonkeyPatc
     lines = result.out.splitlines()
     assert lines[0].startswith("episode 1: return") and lines[1].startswith("episode 2: return")
     returns = [float(line.split()[3].rstrip(",")) for line in lines[:2]]
-    assert "2 episodes without exploration, best.safetensors" in result.out
+    assert "2 episodes without exploration, with best.safetensors" in result.out
     assert float(lines[-2].split()[1]) == pytest.approx(sum(returns) / 2, abs=0.01)
     assert len(shown) >= sum(returns) + 2  # every step, and the beginning of every episode
     assert run_shoal("eval", finished, "-n", 2, "--render", "--seed", 3).out == result.out
