@@ -203,9 +203,10 @@ def test_first_priorities_are_of_each_agents_own_error(train: str) -> None:
         np.testing.assert_allclose(records[step]["priority"], expected, rtol=1e-4)
 
 
-def test_first_priorities_know_who_was_there() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_first_priorities_know_who_was_there(share: float) -> None:
     """The learner's own errors, where agents come and go and all are gone in an episode's last row."""
-    config = Config(n_step=2, gamma=0.9, eta=0.0, burn_in=0, **{**SMALL, "unroll": 8})
+    config = Config(n_step=2, gamma=0.9, eta=0.0, burn_in=0, advantage_learning=share, **{**SMALL, "unroll": 8})
     torch.manual_seed(0)
     network = make_network(config, TEAM)
     policy = CommunicationPolicy(network, config, TEAM, PolicyContext(lanes=1))

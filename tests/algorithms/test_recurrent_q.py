@@ -76,9 +76,18 @@ def test_rows_of_a_sequence() -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("value_rescaling", [True, False])
 @pytest.mark.parametrize("burn_in", [0, 2])
-def test_the_learner_finds_the_errors_that_the_actor_recorded(cell: str, value_rescaling: bool, burn_in: int) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_the_learner_finds_the_errors_that_the_actor_recorded(
+    cell: str, value_rescaling: bool, burn_in: int, share: float
+) -> None:
     """With the actor's weights. An error is recorded n rows later; states are stored in half precision."""
-    changes = {**SMALL, "cell": cell, "value_rescaling": value_rescaling, "burn_in": burn_in}
+    changes = {
+        **SMALL,
+        "cell": cell,
+        "value_rescaling": value_rescaling,
+        "burn_in": burn_in,
+        "advantage_learning": share,
+    }
     config = r2d2.Config(**changes, n_step=2, epsilon_base=0.9)
     sample, recorded = play(config, 8, 3)
     torch.manual_seed(1)  # as `play` did

@@ -25,7 +25,7 @@ Deviations from DHC:
 10. What an agent is told adds to its state, at first nothing; in the original, a second GRU makes a new state of it.
 11. Actions may be drawn by the softmax of values (`temperature`): greedy teams get stuck in circles.
 12. Targets may hold a share of an action's regret (`advantage_learning`): the best move and the next best differ by
-    less than a network errs. First priorities are without it.
+    less than a network errs.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class CommunicationPolicy(RecurrentQPolicy):
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
         each = Outcome._make(np.repeat(one, self._agents) for one in outcome)
-        errors = self._priorities.push(self._taken.reshape(-1), self._best.reshape(-1), each)
+        errors = self._priorities.push(self._taken.reshape(-1), self._best.reshape(-1), each, self._regret.reshape(-1))
         there = self._there[self._row].copy()  # when the step was made that these errors are of
         self._there[self._row], self._row = self._present, (self._row + 1) % len(self._there)
         errors = (errors.reshape(-1, self._agents) * there)[:, self._learned]

@@ -23,24 +23,22 @@ class InitialPriorities:
     ) -> None:
         """`rescale` turns returns into what the network predicts."""
         self._n, self._gamma, self._oldest, self._rescale = n, gamma, 0, rescale
-        self._taken = np.zeros((n, lanes), np.float32)
-        self._best = np.zeros((n, lanes), np.float32)
-        self._reward = np.zeros((n, lanes), np.float32)
-        self._terminated = np.zeros((n, lanes), np.bool_)
-        self._truncated = np.zeros((n, lanes), np.bool_)
+        self._taken, self._best, self._regret, self._reward = np.zeros((4, n, lanes), np.float32)
+        self._terminated, self._truncated = np.zeros((2, n, lanes), np.bool_)
 
     def reset(self) -> None:
         """Forgets all steps; what is returned until n new ones came belongs to rows no sample starts at."""
-        for history in (self._taken, self._best, self._reward, self._terminated, self._truncated):
+        for history in (self._taken, self._best, self._regret, self._reward, self._terminated, self._truncated):
             history[:] = 0
 
-    def push(self, taken: Array, best: Array, outcome: Outcome) -> npt.NDArray[np.float32]:
+    def push(self, taken: Array, best: Array, outcome: Outcome, regret: Array | float = 0.0) -> npt.NDArray[np.float32]:
         """Takes one step of all lanes; returns the priority of the step n before it.
 
         Args:
             taken: value of the action taken, per lane.
             best: value of the best action there; not rescaled, because rewards are added to it.
             outcome: what the environment answered.
+            regret: what the learner adds to this step's return (advantage learning).
         """
         order = [(self._oldest + k) % self._n for k in range(self._n)]
         # From the newest step back: where an episode ended, what follows belongs to another one.
@@ -51,9 +49,10 @@ class InitialPriorities:
             value = np.where(self._truncated[row], following, value)
             value = np.where(self._terminated[row], np.float32(0.0), value)
             value = self._reward[row] + self._gamma * value
-        priority: npt.NDArray[np.float32] = np.abs(self._rescale(value) - self._taken[order[0]]).astype(np.float32)
         row = self._oldest
-        self._taken[row], self._best[row] = taken, best
+        goal = self._rescale(value + self._regret[row])
+        priority: npt.NDArray[np.float32] = np.abs(goal - self._taken[row]).astype(np.float32)
+        self._taken[row], self._best[row], self._regret[row] = taken, best, regret
         self._reward[row] = outcome.reward
         self._terminated[row], self._truncated[row] = outcome.terminated, outcome.truncated
         self._oldest = (row + 1) % self._n

@@ -93,10 +93,9 @@ class RecurrentQPolicy:
         self._repeated = None
         if config.repeat_exploration:
             self._repeated = RepeatedActions(context.lanes * math.prod(self._shape))
-        self._rescales = config.value_rescaling
+        self._rescales, self._share = config.value_rescaling, config.advantage_learning
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma, self._rescaled)
-        self._taken: Array = np.zeros(context.lanes, np.float32)
-        self._best: Array = np.zeros(context.lanes, np.float32)
+        self._taken = self._best = self._regret = np.zeros(context.lanes, np.float32)
         self._q = torch.zeros(0)
         self._state: Array = np.zeros(0, np.float16)
         self._device = torch.device("cpu")
@@ -126,12 +125,14 @@ class RecurrentQPolicy:
         q, after = self._network.q_values(torch.from_numpy(obs).to(self._device), before, last.long())
         self._q = q = q.float().cpu()  # [N, ..., A]
         action = self._choose(q)
-        best = q.amax(dim=-1)
-        self._best = (unrescaled(best) if self._rescales else best).numpy()
         if explore:
             action = self._explore(action, first)
         chosen = torch.from_numpy(action)
-        self._taken = q.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).numpy()
+        taken, best = q.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), q.amax(dim=-1)
+        self._taken = taken.numpy()
+        if self._rescales:
+            taken, best = unrescaled(taken), unrescaled(best)
+        self._best, self._regret = best.numpy(), (self._share * (taken - best)).numpy()
         return Decision(action, (after.float(), chosen.to(self._device).float()))
 
     def _choose(self, q: torch.Tensor) -> Array:
@@ -152,7 +153,8 @@ class RecurrentQPolicy:
         return np.where(explores, drawn, best)
 
     def record(self, outcome: Outcome) -> Mapping[str, Array]:
-        return {"state": self._state, "priority": self._priorities.push(self._taken, self._best, outcome)}
+        priority = self._priorities.push(self._taken, self._best, outcome, self._regret)
+        return {"state": self._state, "priority": priority}
 
     def reset(self) -> None:
         self._priorities.reset()

@@ -7,8 +7,7 @@ The same learner serves one agent (`r2d2`) and several in one lane. For several 
   and `check`.
 
 A policy records, beside the stream, `state`, the recurrent state before each step and the previous actions behind it,
-and `priority`, the error of the step `n_step` rows before, without what `advantage_learning` adds to it. A sequence's
-first priority is made of those of its rows.
+and `priority`, the error of the step `n_step` rows before. A sequence's first priority is made of those of its rows.
 """
 
 from __future__ import annotations
