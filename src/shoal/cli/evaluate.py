@@ -78,7 +78,8 @@ def _print(run: Run, evaluation: Evaluation) -> None:
     from shoal.loops.evaluator import bound_note
     from shoal.runtime.progress import number
 
-    what = f"{len(evaluation.returns)} episodes without exploration, with {evaluation.checkpoint}"
+    count = len(evaluation.returns)
+    what = f"{count} episode{'s' * (count != 1)} without exploration, with {evaluation.checkpoint}"
     typer.echo(f"{run.settings.algo} on {run.settings.env.id}: {what}\n")
     typer.echo(f"{'':<8}{'mean':>12}{'std':>12}{'min':>12}{'max':>12}")
     for name, values in (("return", evaluation.returns), ("length", evaluation.lengths)):
