@@ -63,7 +63,8 @@ def teams(agents: int, size: int = 10, temperature: float | None = None) -> dict
     return {**CASES, "env.kwargs.agents": agents, **({} if size == 10 else {"env.kwargs.size": size}), **chance}
 
 
-PLAYED = {(4, 10, 0.5): 0.95, (4, 40, 0.5): 0.96, (8, 40, 0.5): 0.90, (16, 40, 0.5): 0.85, (4, 10, 0.0): None}
+PLAYED = {(4, 10, 0.8): 0.95, (4, 40, 0.5): 0.96, (8, 40, 0.5): 0.90, (16, 40, 0.5): 0.85, (16, 40, 0.8): None}
+PLAYED |= {(4, 10, 0.5): None, (4, 10, 0.0): None}
 """Agents, size and temperature, and the share of cases that they should solve."""
 
 TRIALS = {
