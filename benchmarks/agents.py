@@ -35,12 +35,18 @@ SEEDS, EPISODES = 3, 200
 ROOT = Path(__file__).resolve().parents[1]
 STORE = RESULTS / "agents-partial.jsonl"
 CASES = {"env.kwargs.cases": 200, "env.kwargs.density": 0.3, "env.max_episode_steps": 256}
-ALONE = {"env.kwargs.agents": 1, "env.kwargs.neighbours": 0, "curriculum.limit.agents": 1, "temperature": 0.1}
+ALONE = {
+    "stop.steps": 300_000,
+    "schedule_updates": 10_000,
+    "env.kwargs.agents": 1,
+    "env.kwargs.neighbours": 0,
+    "curriculum.limit.agents": 1,
+    "temperature": 0.1,
+}
 """Nobody is in the way of one agent: it needs less chance, and its ways are shorter."""
 SILENT = {"communication": "none"}
-LONG = {"stop.steps": 600_000, "schedule_updates": 18_700}
 SHORT = {"stop.steps": 120_000, "schedule_updates": 3_700}
-"""More and fewer steps than the scenario has; the step size falls until the end of them."""
+"""A fifth of the scenario's steps; the step size falls until the end of them."""
 SPREAD, SPREAD_STEPS = "mpe2:simple_spread_v3", 60_000
 LONGER = 1.02
 """How much longer than the shortest ways those of one agent may be."""
@@ -69,7 +75,7 @@ PLAYED |= {(4, 10, 0.5): None, (4, 10, 0.0): None}
 
 TRIALS = {
     "alone": {"one agent": Trial("pathfinding_small", ALONE, [{**teams(1), "env.kwargs.neighbours": 0}])},
-    "teams": {"neighbours": Trial("pathfinding_small", LONG, [teams(*one) for one in PLAYED])},
+    "teams": {"neighbours": Trial("pathfinding_small", {}, [teams(*one) for one in PLAYED])},
     "talking": {
         "neighbours": Trial("pathfinding_small", SHORT, [teams(2), teams(4)]),
         "none": Trial("pathfinding_small", SHORT | SILENT, [teams(2), teams(4)]),
