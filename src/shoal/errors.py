@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ShoalError(Exception):
@@ -109,3 +110,13 @@ def explained(error: OSError, place: object = None) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     remedy = f" {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
     return f"{reason if about is None else f'{about}: {reason}'}.{remedy}"
+
+
+@contextmanager
+def on_failure(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls `undo` if what is inside raises, whatever it raises."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise

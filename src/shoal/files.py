@@ -17,7 +17,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from shoal.errors import UnsafePath
+from shoal.errors import UnsafePath, on_failure
 
 _LARGEST_DOCUMENT = 2**24
 """Bytes: far more than any document of a run has, and far less than the memory."""
@@ -109,15 +109,12 @@ def atomic_write(path: Path, data: bytes) -> None:
     """Writes a file so that at any moment, and after a power cut, it is the old one or the complete new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # left by a killed writer, or a link that somebody planted
-    try:
+    with on_failure(lambda: temporary.unlink(missing_ok=True)):
         with open_file(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -151,3 +148,25 @@ def make_private(folder: Path) -> bool:
         return False
     folder.chmod(0o700)
     return True
+
+
+class Inside:
+    """A path inside a folder that an object names, as a read-only attribute of it."""
+
+    def __init__(self, name: str, of: str = "path") -> None:
+        self._name, self._of = name, of
+
+    def __get__(self, owner: object, kind: type) -> Path:
+        folder: Path = getattr(owner, self._of)
+        return folder / self._name
+
+
+def put_if_first(building: Path, path: Path) -> bool:
+    """Gives a finished file its name, unless another process was first: unlike a rename this never replaces."""
+    try:
+        os.link(building, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        building.unlink()

@@ -84,7 +84,7 @@ def test_a_push_has_the_size_that_boards_are_made_for() -> None:
         learner = learner_of(**settings)
         sample = rollout(1, **({"lstm": 4} if "lstm" in settings else {}))
         vector = learner.push(sample)
-        assert vector.shape == (push_size(learner._network),) and vector.dtype == np.float32
+        assert vector.shape == (push_size(learner.module),) and vector.dtype == np.float32
 
 
 def test_a_worker_changes_nothing() -> None:

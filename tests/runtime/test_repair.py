@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     replay.mkdir(parents=True)
     monkeypatch.setattr("shoal.runtime.repair.replay_folders", lambda: iter([tmp_path / "nothing", replay]))
     folder.path.mkdir()
-    folder.write_summary(replace(Summary.not_begun("x"), env_steps=500, episodes=60, updates=40))
+    folder.write_json("summary.json", replace(Summary.not_begun("x"), env_steps=500, episodes=60, updates=40))
     folder.metrics_jsonl.write_text(LINE)
     folder.write_json("resumed.json", {"times": 1})
     folder.write_json("replay.json", {"path": str(replay), "mark": "m"})

@@ -210,7 +210,7 @@ def test_summary_has_exactly_the_promised_fields(tmp_path: Path) -> None:
         "actor_wait_fraction bottleneck restarts replay_bytes error ray_calls startup_seconds best_checkpoint health"
     ).split()
     assert [field.name for field in fields(Summary)] == promised
-    written = json.loads(RunFolder(tmp_path).write_summary(SUMMARY).read_text())
+    written = json.loads(RunFolder(tmp_path).write_json("summary.json", SUMMARY).read_text())
     assert list(written) == promised
     assert written["train_return_mean"] is None and written["eval_return_mean"] is None
     assert written["env_steps"] == 10 and written["error"] is None

@@ -20,7 +20,7 @@ SUMMARY = replace(Summary.not_begun("x"), status="finished", env_steps=1200, eva
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return RunFolder(tmp_path).write_summary(SUMMARY)
+    return RunFolder(tmp_path).write_json("summary.json", SUMMARY)
 
 
 def test_what_was_written_is_read(path: Path) -> None:

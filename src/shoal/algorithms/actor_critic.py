@@ -107,9 +107,7 @@ def make_network(config: ActorCriticConfig, spec: EnvSpec) -> ActorCritic:
         parts=spec.inputs,
         own=own_torso(config, spec),
     )
-    if config.center_images:
-        center_images(network)
-    return network
+    return center_images(network) if config.center_images else network
 
 
 def columns(config: ActorCriticConfig, spec: EnvSpec, *, value: bool = False) -> tuple[Column, ...]:
@@ -274,7 +272,7 @@ class ActorCriticPolicy:
         context: which actor this is.
         value: whether to record the value too.
         """
-        self._network = make_network(config, spec).eval()
+        self.module = make_network(config, spec).eval()
         self._distribution = make_distribution(spec)
         self._bounds = ActionBounds(spec, drop_fixed=False) if spec.continuous else None
         self._value, self._feature = value, context.record_features
@@ -285,26 +283,22 @@ class ActorCriticPolicy:
         if config.repeat_exploration:
             self._held = HeldNoise(context.lanes, self._distribution.parameters, context.seed)
 
-    @property
-    def module(self) -> nn.Module:
-        return self._network
-
     def to(self, device: torch.device) -> None:
         """Computes there from now on; arrays stay arrays. For the inference server."""
-        self._network.to(device)
+        self.module.to(device)
         self._device = device
         self._generator = torch.Generator(device).manual_seed(self._generator.initial_seed())
 
     def initial_state(self, lanes: int) -> Any:
         """Zeros for the LSTM."""
-        size = self._network.state_size
+        size = self.module.state_size
         zeros = torch.zeros(lanes, size, device=self._device)
         return (zeros, zeros.clone()) if size else ()
 
     @torch.inference_mode()
     def features(self, obs: Array) -> Array:
         """[M, *obs_shape] -> [M, F] what this network makes of them."""
-        return self._network.embed(torch.from_numpy(obs).to(self._device)).float().cpu().numpy()
+        return self.module.embed(torch.from_numpy(obs).to(self._device)).float().cpu().numpy()
 
     @torch.inference_mode()
     def act(
@@ -315,7 +309,7 @@ class ActorCriticPolicy:
         explore: bool,
         lanes: npt.NDArray[np.int64] | None = None,
     ) -> Decision:
-        network, tensor = self._network, torch.from_numpy(obs).to(self._device, non_blocking=True)
+        network, tensor = self.module, torch.from_numpy(obs).to(self._device, non_blocking=True)
         embedded = network.embed(tensor)
         recorded: dict[str, Array] = {}
         if self._feature:

@@ -75,32 +75,28 @@ class PricingPolicy:
     """An exploring policy that computes initial priorities of its own steps."""
 
     def __init__(self, config: Config, spec: EnvSpec, context: PolicyContext) -> None:
-        self._module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
+        self.module, self._bounds, self._scale = Module(config, spec).eval(), ActionBounds(spec), config.reward_scale
         ladder = sigma_ladder(context.actors * context.lanes, config.noise_max, config.noise_min)
         # Each actor gets its share of bold and careful lanes.
         noise = GaussianNoise(ladder[context.index :: context.actors], config.noise_correlation)
         repeat = config.repeat_exploration
-        self._inner = ExploringPolicy(self._module.policy, noise, as_it_is, spec, context, repeat)
+        self._inner = ExploringPolicy(self.module.policy, noise, as_it_is, spec, context, repeat)
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
         self._taken: Array = np.zeros(context.lanes, np.float32)
         self._best: Array = np.zeros(context.lanes, np.float32)
-
-    @property
-    def module(self) -> nn.Module:
-        return self._module
 
     def initial_state(self, lanes: int) -> Any:
         return ()
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        policy = self._module.policy
+        policy = self.module.policy
         seen = policy.normalized(torch.from_numpy(obs))
         best = policy.from_normalized(seen)  # [N, A]
         squashed = self._inner.squashed(best, explore)
         if explore:
             taken = torch.from_numpy(squashed).to(best.dtype)
-            both = self._module.critic(seen.repeat(2, 1), torch.cat((taken, best)))  # [1, 2N, 1]
+            both = self.module.critic(seen.repeat(2, 1), torch.cat((taken, best)))  # [1, 2N, 1]
             self._taken, self._best = both.reshape(2, len(obs)).float().numpy()
         return Decision(self._bounds.to_env(squashed), state)
 

@@ -92,9 +92,7 @@ def q_network(config: ValueConfig, spec: EnvSpec, quantiles: int | None = None) 
         parts=spec.inputs,
         own=own_torso(config, spec),
     )
-    if config.center_images:
-        center_images(network)
-    return network
+    return center_images(network) if config.center_images else network
 
 
 def observe_returns(network: QNetwork, returns: Tensor) -> None:

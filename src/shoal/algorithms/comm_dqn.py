@@ -117,9 +117,7 @@ def make_network(config: Config, spec: EnvSpec) -> CommunicationNetwork:
         normalize_values=config.normalize_values,
         own=own_torso(config, alone),
     )
-    if config.center_images:
-        center_images(network)
-    return network
+    return center_images(network) if config.center_images else network
 
 
 class CommunicationPolicy(RecurrentQPolicy):

@@ -45,12 +45,10 @@ class EpsilonGreedyPolicy:
         spec: the environment.
         context: which actor this is.
         """
-        self._network = network.eval()
+        self.module = network.eval()
         self._num_actions = spec.num_actions
         ladder = epsilon_ladder(context.actors * context.lanes, config.epsilon_base, config.epsilon_exponent)
-        self._epsilon = ladder[
-            context.index :: context.actors
-        ]  # each actor gets its share of curious and careful lanes
+        self._epsilon = ladder[context.index :: context.actors]  # its share of curious and careful lanes
         self._rng = np.random.default_rng(context.seed)
         self._repeated = RepeatedActions(context.lanes) if config.repeat_exploration else None
         self._priorities = InitialPriorities(context.lanes, config.n_step, config.gamma)
@@ -58,13 +56,9 @@ class EpsilonGreedyPolicy:
         self._best: Array = np.zeros(context.lanes, np.float32)
         self._device = torch.device("cpu")
 
-    @property
-    def module(self) -> nn.Module:
-        return self._network
-
     def to(self, device: torch.device) -> None:
         """Computes there from now on; arrays stay arrays. For the evaluator."""
-        self._network.to(device)
+        self.module.to(device)
         self._device = device
 
     def initial_state(self, lanes: int) -> Any:
@@ -72,7 +66,7 @@ class EpsilonGreedyPolicy:
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        out = self._network(torch.from_numpy(obs).to(self._device))
+        out = self.module(torch.from_numpy(obs).to(self._device))
         values = (out if out.dim() == 2 else out.mean(dim=2)).float().cpu().numpy()  # [N, A]
         action = values.argmax(axis=1)
         self._best = values.max(axis=1)

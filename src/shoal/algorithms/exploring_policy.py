@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.algorithms.action_bounds import ActionBounds
 from shoal.algorithms.interface import Decision, Outcome, PolicyContext
@@ -73,27 +73,23 @@ class ExploringPolicy:
         context: which actor this is.
         repeat: whether the first, random actions last several steps.
         """
-        self._network, self._explore, self._greedy = network.eval(), explore, greedy
+        self.module, self._explore, self._greedy = network.eval(), explore, greedy
         self._bounds, self._rng = ActionBounds(spec), np.random.default_rng(context.seed)
         self._repeated = RepeatedActions(context.lanes) if repeat else None
-
-    @property
-    def module(self) -> nn.Module:
-        return self._network
 
     def initial_state(self, lanes: int) -> Any:
         return ()
 
     @torch.inference_mode()
     def act(self, obs: Array, state: Any, first: npt.NDArray[np.bool_], explore: bool) -> Decision:
-        return Decision(self._bounds.to_env(self.squashed(self._network(torch.from_numpy(obs)), explore)), state)
+        return Decision(self._bounds.to_env(self.squashed(self.module(torch.from_numpy(obs)), explore)), state)
 
     def squashed(self, out: Tensor, explore: bool) -> Array:
         """Actions in [-1, 1] from the network's output."""
         numbers = out.float().numpy()
         if not explore:
             return self._greedy(numbers, self._rng)
-        if not self._network.learned:
+        if not self.module.learned:
             drawn = self._rng.uniform(-1.0, 1.0, (len(numbers), self._bounds.size))
             return drawn if self._repeated is None else self._repeated(np.ones(len(drawn), bool), drawn, self._rng)[1]
         return self._explore(numbers, self._rng)

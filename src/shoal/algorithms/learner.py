@@ -159,7 +159,7 @@ class GradientLearner:
         """
         self._networks, self._targets, self._context, self._trim = networks, targets, context, trim
         self._beta, self._prepare, self._divide, self.published_whole = beta, prepare, divide, published_whole
-        self.watched = watched or {}
+        self.module, self.watched = networks["policy"], watched or {}
         on_gpu = context.device.type == "cuda"
         self._parts = [_Part(objective, context) for objective in objectives]
         self._periods = [*(part.objective.period for part in self._parts), *(target.period for target in targets)]
@@ -175,10 +175,6 @@ class GradientLearner:
                 norm.defer()
         self._updates = 0
         self._metrics: dict[str, Tensor] = {}
-
-    @property
-    def module(self) -> nn.Module:
-        return self._networks["policy"]
 
     def step(self, sample: Sample | None) -> StepResult:
         """One update."""

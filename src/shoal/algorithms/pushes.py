@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.algorithms.interface import Forward, LearnerState, StepResult
 from shoal.algorithms.learner import GradientLearner
@@ -58,13 +58,9 @@ class PushLearner:
         statistics: the learner's preparation.
         discount_staleness: a gradient that is n versions old counts 1 / n.
         """
-        self.learner, self._network, self._statistics = learner, network, statistics
+        self.learner, self.module, self._statistics = learner, network, statistics
         self._discount, self._parts = discount_staleness, _sizes(network)
         self.watched: Mapping[str, Forward] = learner.watched
-
-    @property
-    def module(self) -> nn.Module:
-        return self._network
 
     def push(self, sample: Sample) -> npt.NDArray[np.float32]:
         """The worker's half."""
@@ -72,8 +68,8 @@ class PushLearner:
         assert isinstance(sample.data, Sequence)
         values = {"loss": found.loss, **found.metrics}
         parts = [found.vector, torch.stack([values[name] for name in METRICS + _RETURNS])]
-        if self._network.norm is not None:
-            rows = torch.from_numpy(sample.data.obs).reshape(-1, len(self._network.norm.mean)).double()
+        if self.module.norm is not None:
+            rows = torch.from_numpy(sample.data.obs).reshape(-1, len(self.module.norm.mean)).double()
             variance, mean = torch.var_mean(rows, dim=0, correction=0)
             parts += [torch.tensor([float(len(rows))]), mean.float(), variance.float()]
         else:
@@ -95,13 +91,13 @@ class PushLearner:
         # The step is discounted, and not the gradient, whose size means little to Adam.
         norm = self.learner.apply((weight / weight.sum()) @ gradients, float(weight.sum() / rows.sum()))
         values = share @ metrics
-        if (norms := self._network.value_norm) is not None:
+        if (norms := self.module.value_norm) is not None:
             apart = metrics[:, -2] - values[-2]
             norms.include(values[-2], values[-1] + share @ apart.square())
-            self._network.follow_returns()
-        if self._network.norm is not None and self._statistics.moments is not None:
+            self.module.follow_returns()
+        if self.module.norm is not None and self._statistics.moments is not None:
             for size, mean, variance in zip(sizes.long(), means, variances, strict=True):
-                self._statistics.moments.join(size[0], mean.double(), variance.double(), self._network.norm)
+                self._statistics.moments.join(size[0], mean.double(), variance.double(), self.module.norm)
         reported: dict[str, Tensor] = dict(zip(METRICS, values, strict=False))
         return StepResult({**reported, "gradient_norm": norm}, None)
 

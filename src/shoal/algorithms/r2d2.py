@@ -60,9 +60,7 @@ def make_network(config: Config, spec: EnvSpec) -> RecurrentQ:
         parts=spec.inputs,
         own=own_torso(config, spec),
     )
-    if config.center_images:
-        center_images(network)
-    return network
+    return center_images(network) if config.center_images else network
 
 
 def _suited(spec: EnvSpec) -> Mapping[str, Any]:

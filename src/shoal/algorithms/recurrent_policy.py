@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
-from torch import nn
 
 from shoal.algorithms.epsilon_greedy import EpsilonConfig
 from shoal.algorithms.initial_priorities import InitialPriorities
@@ -84,7 +83,7 @@ class RecurrentQPolicy:
         context: which actor this is.
         explorers: [agents] which of them explore; None: all.
         """
-        self._network = network.eval()
+        self.module = network.eval()
         self._shape, self._explorers = spec.action_shape, explorers
         self._num_actions = spec.num_actions or spec.action_nvec[0]
         ladder = epsilon_ladder(context.actors * context.lanes, config.epsilon_base, config.epsilon_exponent)
@@ -100,18 +99,14 @@ class RecurrentQPolicy:
         self._state: Array = np.zeros(0, np.float16)
         self._device = torch.device("cpu")
 
-    @property
-    def module(self) -> nn.Module:
-        return self._network
-
     def to(self, device: torch.device) -> None:
         """Computes there from now on; arrays stay arrays. For the evaluator."""
-        self._network.to(device)
+        self.module.to(device)
         self._device = device
 
     def initial_state(self, lanes: int) -> Any:
         """The network's state [N, S], and the previous actions [N, ...]: -1, there are none."""
-        state = torch.zeros(lanes, self._network.state_size, device=self._device)
+        state = torch.zeros(lanes, self.module.state_size, device=self._device)
         return state, torch.full((lanes, *self._shape), -1.0, device=self._device)
 
     @torch.inference_mode()
@@ -122,7 +117,7 @@ class RecurrentQPolicy:
             before = before.masked_fill(begins.unsqueeze(1), 0.0)
             last = last.masked_fill(begins.view(-1, *(1 for _ in self._shape)), -1.0)
         self._state = torch.cat((before, last.flatten(1) if self._shape else last.unsqueeze(1)), 1).half().cpu().numpy()
-        q, after = self._network.q_values(torch.from_numpy(obs).to(self._device), before, last.long())
+        q, after = self.module.q_values(torch.from_numpy(obs).to(self._device), before, last.long())
         self._q = q = q.float().cpu()  # [N, ..., A]
         action = self._choose(q)
         if explore:

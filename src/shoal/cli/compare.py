@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.output import relative
+from shoal.cli.output import WIDTH, relative, wide_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from shoal.analysis.results import Comparison
-
-_WIDTH = 160
-"""Columns of output that is not a terminal: a file or a pipe can hold whole rows."""
 
 
 def compare(
@@ -95,14 +92,10 @@ def _beside(group: Path, now: datetime) -> Path:
 
 
 def _print(comparison: Comparison) -> None:
-    from rich.console import Console
-
     from shoal.analysis.cautions import verdicts, warnings
     from shoal.analysis.tables import groups_table, threshold_table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+    console = wide_console()
     for table in (groups_table(comparison), threshold_table(comparison)):
         if table is not None:
             _print_table(console, table.title, table.columns, table.rows)
@@ -123,7 +116,7 @@ def _print_table(console: Console, title: str, columns: tuple[str, ...], rows: t
         width = min(longest, 24) if number == 0 else None
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold", min_width=width)
     for row in rows:
-        if console.width < _WIDTH:
+        if console.width < WIDTH:
             row = tuple(text.replace(" [", "\n[") for text in row)  # intervals below their numbers
         table.add_row(*map(Text, row))  # names are not markup
     console.print(table)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from shoal.loops.settings import RunSettings
     from shoal.runtime.looking_on import Answer, Ask
     from shoal.runtime.run_folder import RunFolder, Summary
@@ -33,6 +35,18 @@ Trust = Annotated[
         "--trust", help="Use what a run folder from somebody else names: modules to import, addresses, folders."
     ),
 ]
+
+
+WIDTH = 160
+"""Columns of output that is not a terminal: a file or a pipe can hold whole rows."""
+
+
+def wide_console() -> Console:
+    """The terminal, or something as wide as a table."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def relative(path: Path) -> str:

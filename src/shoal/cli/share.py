@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from shoal.cli.output import nothing_begun, relative
+from shoal.cli.output import nothing_begun, relative, wide_console
 from shoal.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from shoal.sharing.live_table import LiveTable
 
 _LAST_LINES = 40
-_WIDTH = 160
-"""Columns of a file or a pipe, which can hold whole rows."""
 
 
 class ShareCommand(TyperCommand):
@@ -211,19 +209,14 @@ def _join(address: str | None, stack: contextlib.ExitStack) -> Cluster | None:
 
 def _launch(candidates: Sequence[Candidate], options: ShareOptions, folder: Path, found: Cluster | None) -> bool:
     """Runs them all; returns whether any failed."""
-    from rich.console import Console
-
     from shoal.cli.share_plan import announce, open_registry, plan, registry_sizes
     from shoal.runtime.run_folder import RunFolder
     from shoal.runtime.signals import StopSignals
     from shoal.sharing.launcher import Wish, launch
     from shoal.sharing.live_table import LiveTable
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
     stop = threading.Event()
-    with StopSignals() as signals, RunFolder(folder).lock(), LiveTable(console) as table:
+    with StopSignals() as signals, RunFolder(folder).lock(), LiveTable(wide_console()) as table:
         signals.listen(stop.set)
 
         def wish() -> Wish:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,21 +31,16 @@ Look = Callable[[Any], EnvSpec | None]
 """From an `env` section to what it describes; None if that is not known."""
 
 
-def look_at(env: Any) -> EnvSpec | None:
+def look_at(env: Any, *, imports: bool = True) -> EnvSpec | None:
     """Makes the environment once. None if that fails, which the start of the run will explain."""
-    try:
-        return describe_env(EnvSettings.model_validate(env if isinstance(env, Mapping) else {"id": env}))
-    except (ShoalError, ValidationError):
-        return None
-
-
-def look_without_import(env: Any) -> EnvSpec | None:
-    """As `look_at`, but imports no module that the environment's id or wrappers name."""
-    try:
+    with suppress(ShoalError, ValidationError):
         named = EnvSettings.model_validate(env if isinstance(env, Mapping) else {"id": env})
-    except ValidationError:
-        return None
-    return None if named.modules else look_at(env)
+        return describe_env(named) if imports or not named.modules else None
+    return None
+
+
+look_without_import = partial(look_at, imports=False)
+"""As `look_at`, but imports no module that the environment's id or wrappers name."""
 
 
 def suited_to(spec: EnvSpec, algorithm: Algorithm, asked: Mapping[str, Any], *, named: bool) -> Mapping[str, Any]:

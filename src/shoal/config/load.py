@@ -19,7 +19,7 @@ import gymnasium
 from shoal.algorithms import ALGORITHMS, get_algorithm
 from shoal.algorithms.own_code import installed_algorithms
 from shoal.config.environment import Look, look_at, look_without_import
-from shoal.config.merge import Overrides, goal_left_out, layered, parse_overrides
+from shoal.config.merge import Overrides, goal_left_out, id_of, layered, parse_overrides
 from shoal.config.trust import CONSENT, require_trust, require_trusted_algorithm, unchecked
 from shoal.config.validate import validated
 from shoal.config.values import parse_yaml
@@ -136,9 +136,7 @@ def scenarios_for(env_id: str, algo: str) -> list[str]:
     for name in scenario_names():
         with suppress(ShoalError):  # a scenario that cannot be read does not stop a training
             content = read_scenario(find_scenario_file(Path(name)))
-            env = content.get("env")
-            named = env.get("id") if isinstance(env, Mapping) else env
-            if (named, content.get("algo")) == (env_id, algo):
+            if (id_of(content.get("env")), content.get("algo")) == (env_id, algo):
                 made.append(name)
     return made
 

@@ -79,12 +79,12 @@ def goal_left_out(scenario: Mapping[str, Any], env: Any) -> Any:
     """The target return of a scenario whose environment was replaced: it does not apply to another environment. None
     when there is no target or it stays.
     """
-    stop, own, other = scenario.get("stop"), _env_id(scenario.get("env")), _env_id(env)
+    stop, own, other = scenario.get("stop"), id_of(scenario.get("env")), id_of(env)
     replaced = own is not None and other is not None and own != other
     return stop.get("mean_return") if replaced and isinstance(stop, Mapping) else None
 
 
-def _env_id(env: Any) -> Any:
+def id_of(env: Any) -> Any:
     return env.get("id") if isinstance(env, Mapping) else env
 
 

@@ -46,10 +46,8 @@ def change_for_resume(settings: RunSettings, overrides: Overrides) -> RunSetting
     Raises:
         ConfigError: a change that the run's weights or replay do not allow; says why.
     """
-    before = settings.model_dump(mode="json")
-    fields, data, problems = layered(before, parse_overrides(overrides))
-    changed = validated(fields, data, problems)
-    raise_all(_refused(before, changed.model_dump(mode="json")))
+    changed, differences = _changed(settings, overrides)
+    raise_all(_refused(differences))
     return changed
 
 
@@ -59,24 +57,26 @@ def change_for_evaluation(settings: RunSettings, overrides: Overrides) -> RunSet
     Raises:
         ConfigError: a change of something else than the environment's arguments and how episodes are played.
     """
-    before = settings.model_dump(mode="json")
-    fields, data, problems = layered(before, parse_overrides(overrides))
-    changed = validated(fields, data, problems)
-    old, new = (dict(_leaves(one, "")) for one in (before, changed.model_dump(mode="json")))
-    for name in old | new:
-        if old.get(name) != new.get(name) and not _EVALUATED & set(_prefixes(name)):
+    changed, differences = _changed(settings, overrides)
+    for name in differences:
+        if not _EVALUATED & set(_prefixes(name)):
             raise ConfigError(f"{name} cannot be changed to evaluate: {', '.join(sorted(_EVALUATED))} can.")
     return changed
 
 
-def _refused(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ConfigError]:
-    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
-    for name in old | new:
-        if old.get(name) == new.get(name):
-            continue
+def _changed(settings: RunSettings, overrides: Overrides) -> tuple[RunSettings, dict[str, tuple[Any, Any]]]:
+    """The settings with the overrides, and the old and the new value of each that differs."""
+    before = settings.model_dump(mode="json")
+    changed = validated(*layered(before, parse_overrides(overrides)))
+    old, new = (dict(_leaves(one, "")) for one in (before, changed.model_dump(mode="json")))
+    return changed, {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
+
+
+def _refused(differences: Mapping[str, tuple[Any, Any]]) -> Iterator[ConfigError]:
+    for name, (old, new) in differences.items():
         reason = next((_FIXED[key] for key in _prefixes(name) if key in _FIXED), None)
         if reason is not None:
-            change = f"{name} cannot change from {shown(old.get(name), 300)} to {shown(new.get(name), 300)}"
+            change = f"{name} cannot change from {shown(old, 300)} to {shown(new, 300)}"
             yield ConfigError(f"{change} in a run that goes on: {reason}. Start a new run with `shoal train`.")
 
 

@@ -15,7 +15,7 @@ An environment with levels also reports the level of the episode, as `level.NAME
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,3 +65,12 @@ def told_by_lanes(info: Mapping[str, Any], lanes: Sequence[int]) -> list[Metrics
 def level_of(metrics: Mapping[str, float]) -> Metrics:
     """The level that an episode was played at; empty if it does not say."""
     return {name.removeprefix(LEVEL): value for name, value in metrics.items() if name.startswith(LEVEL)}
+
+
+def mean_metrics(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Each metric, averaged over those that report it."""
+    found: dict[str, list[float]] = {}
+    for metrics in some:
+        for name, value in metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from shoal.envs.episode_metrics import Metrics, merge, told_by_one
 from shoal.envs.faults import close_quietly
 from shoal.envs.spaces import policy_dtype
+from shoal.errors import on_failure
 from shoal.types import Array
 
 Step = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
@@ -32,12 +33,9 @@ class LoopVectorEnv(VectorEnv[Array, Array, Array]):
         """Makes the sub-environments; their observation space must be a Box."""
         self.lane: int | None = 0
         self.envs: list[gymnasium.Env[Any, Any]] = []
-        try:
+        with on_failure(self.close_extras):
             for self.lane in range(lanes):
                 self.envs.append(make_one())
-        except BaseException:
-            self.close_extras()
-            raise
         self.lane = None
         self.num_envs = lanes
         self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}

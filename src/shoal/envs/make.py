@@ -22,7 +22,7 @@ from shoal.envs.settings import EnvSettings
 from shoal.envs.spaces import ActionMap, describe, policy_dtype, skip_second_check
 from shoal.envs.vector import Env
 from shoal.envs.wrappers import wrapped
-from shoal.errors import ConfigError, EnvError
+from shoal.errors import ConfigError, EnvError, on_failure
 from shoal.types import Array, EnvSpec
 
 Made = TypeVar("Made")
@@ -143,11 +143,8 @@ def make_render_env(settings: EnvSettings, mode: RenderMode = "rgb_array") -> gy
         ConfigError: it cannot be rendered, or a package for that is missing; and what `make_env` raises.
     """
     made = _guarded(settings.id, lambda: _shown(settings, mode))
-    try:
+    with on_failure(lambda: close_quietly(made)):
         _guarded(settings.id, lambda: (made.reset(seed=0), made.render()))
-    except BaseException:
-        close_quietly(made)
-        raise
     return made
 
 
@@ -215,26 +212,20 @@ def _plain(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     if settings.max_episode_steps is not None:
         arguments["max_episode_steps"] = settings.max_episode_steps
     env = gymnasium.make(find_registration(settings.id), **arguments)
-    try:
+    with on_failure(lambda: close_quietly(env)):
         return wrapped(env, settings)
-    except BaseException:
-        close_quietly(env)
-        raise
 
 
 def _make_one(settings: EnvSettings, **changes: Any) -> gymnasium.Env[Any, Any]:
     """One ordinary environment, flattened if need be."""
     env = _plain(settings, **changes)
-    try:
+    with on_failure(lambda: close_quietly(env)):
         refuse_unreadable(settings, env.observation_space)
         if needs_packing(env.observation_space):
             env = PackObservation(env)
         elif not isinstance(env.observation_space, spaces.Box):
             env = FlattenObservation(env)
         describe(settings, env.observation_space, env.action_space)
-    except BaseException:
-        close_quietly(env)
-        raise
     return env
 
 

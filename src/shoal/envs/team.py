@@ -26,6 +26,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten, flatten_space
 
+from shoal.envs.episode_metrics import METRICS, mean_metrics, told_by_one
 from shoal.envs.parts import named, unreadable
 from shoal.errors import ConfigError
 from shoal.types import Array
@@ -178,10 +179,5 @@ def _flattened(env_id: str, space: Space) -> spaces.Box:
 
 def _told(infos: Infos) -> dict[str, Any]:
     """What agents say of the episode, averaged over those that say it."""
-    found: dict[str, list[float]] = {}
-    for info in infos.values():
-        if "is_success" in info:
-            found.setdefault("is_success", []).append(float(info["is_success"]))
-        for name, value in info.get("episode_metrics", {}).items():
-            found.setdefault(name, []).append(float(value))
-    return {"episode_metrics": {name: float(np.mean(values)) for name, values in found.items()}} if found else {}
+    means = mean_metrics(told_by_one(info, {}) for info in infos.values())
+    return {METRICS: means} if means else {}

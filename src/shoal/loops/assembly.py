@@ -106,7 +106,7 @@ def _make_gradient_worker(plan: Plan, index: int, policy: Policy, ledger: Ledger
     """An actor's half of learning, in the arithmetic of the learner."""
     keep_freed_memory()
     settings, definition = plan.settings, plan.settings.definition
-    context = LearnerContext(plan.learner_device, settings.learner.autocast, settings.learner.compile)
+    context = LearnerContext(plan.device_of_learner(), settings.learner.autocast, settings.learner.compile)
     learner = definition.make_learner(settings.algorithm, plan.spec, context)
     assert isinstance(learner, PushLearner)
     weights, board = BoardModule(learner.module, plan.paths.board), GradientBoard(plan.paths.gradients(index))

@@ -156,11 +156,8 @@ class NodeFolder:
         self._fits = max(1, len(self._buffer) // row)
         self._full = max(1, min(PARCEL_STEPS // lanes, self._fits))
         self._hurries, self._for_all, self._packer = start.hurries, start.for_all, Packer(start.codecs)
-
-    @property
-    def codec(self) -> Codec:
+        self.codec = self._packer.codec
         """Of rows that are worth it."""
-        return self._packer.codec
 
     @property
     def version(self) -> int:

@@ -151,12 +151,7 @@ class Plan:
 
     # A role asks for its device in its own process: Ray may hide the GPUs from it.
 
-    @property
-    def learner_device(self) -> torch.device:
-        """Where the (first) learner computes."""
-        return self.device_of_learner(0)
-
-    def device_of_learner(self, learner: int) -> torch.device:
+    def device_of_learner(self, learner: int = 0) -> torch.device:
         """Where one of the learners computes. To apply gradients takes no GPU, and to bring them there takes longer."""
         if self.pushes is not None:
             return torch.device("cpu")
@@ -198,7 +193,7 @@ class Plan:
         if wanted == "auto" and self.outpost is not None:  # a node without the learner's GPU
             return torch.device("cuda" if self.spec.sees_images and torch.cuda.is_available() else "cpu")
         if wanted == "auto":
-            return self.learner_device
+            return self.device_of_learner()
         return choose_device(wanted, self.spec, "actor.inference_device")
 
     @property
@@ -208,7 +203,7 @@ class Plan:
         device = choose_device(wanted, self.spec, "evaluation.policy_device")
         if wanted != "auto" or device.type == "cpu":
             return device
-        used = [self.learner_device, *([self.inference_device] if served else [])]
+        used = [self.device_of_learner(), *([self.inference_device] if served else [])]
         return device if any(one.type == "cuda" for one in used) else torch.device("cpu")
 
     def seed(self, role: str, index: int = 0, again: int = 0, resumed: int = 0) -> int:

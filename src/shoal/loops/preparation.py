@@ -110,12 +110,7 @@ def prepare_outpost(plan: Plan, roles: int, run: str, starts: Mapping[int, Start
     ledger = Ledger(plan.paths.replay, plan.shards)
     ledger[LedgerWord.STOP], ledger[LedgerWord.HEARTBEAT] = RUN, time.time_ns()
     _leave_later_weights(plan, version)
-    _prepare_board(plan, notes)
-    _make_room(plan.paths.processes)
-    Counters.create(plan.paths.processes, roles)
-    _prepare_mailboxes(plan)
-    if plan.pushes is not None:
-        _prepare_gradients(plan, notes, {actor: start.pushes for actor, start in starts.items()})
+    _prepare_beside_shards(plan, roles, notes, {actor: start.pushes for actor, start in starts.items()})
     return notes
 
 
@@ -161,15 +156,10 @@ def prepare(
     notes: list[str] = []
     try:
         ledger = _prepare_shards_and_ledger(plan, run, known, notes, starts or {})
-        _prepare_board(plan, notes)
-        _make_room(places.processes)
-        Counters.create(places.processes, roles)
         if settings.learners > 1:
             _make_room(places.learners)
             Learners.create(places.learners, settings.learners)
-        _prepare_mailboxes(plan)
-        if plan.pushes is not None:
-            _prepare_gradients(plan, notes)
+        _prepare_beside_shards(plan, roles, notes)
     except NoSpace as error:
         if not (aside := sorted(places.replay.glob(f"*.{UNUSABLE}-*"))):
             raise
@@ -200,11 +190,19 @@ def _shard_info(plan: Plan, run: str) -> ShardInfo:
     return ShardInfo(plan.schema, plan.rows_per_shard, lanes, run, plan.spec.env_id, algo, time.time())
 
 
-def _prepare_mailboxes(plan: Plan) -> None:
+def _prepare_beside_shards(
+    plan: Plan, roles: int, notes: list[str], pushes: Mapping[int, tuple[int, ...]] | None = None
+) -> None:
+    """What both home and an outpost have: the board, process ids, mailboxes and gradients."""
+    _prepare_board(plan, notes)
+    _make_room(plan.paths.processes)
+    Counters.create(plan.paths.processes, roles)
     if plan.settings.actor.inference == "served":
         for actor in plan.actors_here:
             _make_room(plan.paths.mailbox(actor))
             Mailbox.create(plan.paths.mailbox(actor), plan.mailbox)
+    if plan.pushes is not None:
+        _prepare_gradients(plan, notes, pushes)
 
 
 def _prepare_shards_and_ledger(

@@ -31,15 +31,10 @@ class RemotePolicy:
         patience: seconds to wait for an answer before `act` raises `Unanswered`.
         """
         self._mailbox, self._patience = mailbox, patience
-        self._module = nn.Module()
+        self.module = nn.Module()  # empty: the server has the weights
         self._number: int | None = None
         self._waited = 0.0
         self._version = np.zeros(mailbox.lanes, np.uint32)
-
-    @property
-    def module(self) -> nn.Module:
-        """Empty: the server has the weights."""
-        return self._module
 
     def initial_state(self, lanes: int) -> Any:
         """Empty: the server keeps the state, and resets it where `first` is set."""

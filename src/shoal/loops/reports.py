@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from shoal.envs.episode_metrics import mean_metrics
 from shoal.loops.health import Health
 from shoal.types import Episode
 
@@ -17,15 +18,6 @@ def mean_episode_metrics(told: Iterable[Mapping[str, float]]) -> dict[str, float
     """
     means = mean_metrics(told)
     return {"success_rate" if name == "is_success" else name: value for name, value in means.items()}
-
-
-def mean_metrics(some: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Each metric, averaged over those that report it."""
-    found: dict[str, list[float]] = {}
-    for metrics in some:
-        for name, value in metrics.items():
-            found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 class Report:

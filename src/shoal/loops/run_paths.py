@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.files import Inside
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -14,25 +16,14 @@ class RunPaths:
     """Shards, ledger and weight board."""
     checkpoints: Path
 
-    @property
-    def ledger(self) -> Path:
-        """The run's counts."""
-        return self.replay / "ledger.bin"
-
-    @property
-    def board(self) -> Path:
-        """The newest weights."""
-        return self.replay / "weights.bin"
-
-    @property
-    def processes(self) -> Path:
-        """A 64-bit word for each role: its process id, once the role is built."""
-        return self.replay / "processes.bin"
-
-    @property
-    def learners(self) -> Path:
-        """Where several learners of the run meet."""
-        return self.replay / "learners.bin"
+    ledger = Inside("ledger.bin", of="replay")
+    """The run's counts."""
+    board = Inside("weights.bin", of="replay")
+    """The newest weights."""
+    processes = Inside("processes.bin", of="replay")
+    """A 64-bit word for each role: its process id, once the role is built."""
+    learners = Inside("learners.bin", of="replay")
+    """Where several learners of the run meet."""
 
     def shard(self, index: int) -> Path:
         """The shard of one actor."""

@@ -82,6 +82,8 @@ class ActorCritic(nn.Module):
         width = image_hidden if dense else made.out_features
         self.value_torso = None if share_torso or images or lstm else make()
         self.lstm = nn.LSTMCell(width, lstm) if lstm else None
+        self.state_size = lstm
+        """H of the LSTM; 0 without one."""
         self.embedding = width
         outputs = params // 2 if gaussian else params
         self.policy_head = nn.Linear(lstm or width, outputs)
@@ -90,11 +92,6 @@ class ActorCritic(nn.Module):
         self.norm = ObservationNorm(math.prod(obs_shape)) if normalize_observations and not images else None
         self.value_norm = ValueNorm() if normalize_values else None
         _initialise(self, small_policy_head=not images)
-
-    @property
-    def state_size(self) -> int:
-        """H of the LSTM; 0 without one."""
-        return self.lstm.hidden_size if self.lstm is not None else 0
 
     def embed(self, obs: Tensor) -> Tensor:
         """[M, *obs_shape] -> [M, F], before any recurrence: what replay selectors compare."""

@@ -218,6 +218,7 @@ class CommunicationNetwork(RecurrentQNetwork):
         self.parts, self._causal = TeamParts(parts), causal
         self.encoder = own() if own is not None else _encoder(self.parts.one, hidden, channels, blocks)
         self.cell = nn.GRUCell(self.encoder.out_features, width)
+        self.state_size = self.parts.agents * width
         self.communication = Communication(width, rounds, heads, head_size) if rounds else None
         self.head = QHead(width, num_actions, 0, dueling)
         if normalize_values:
@@ -229,10 +230,6 @@ class CommunicationNetwork(RecurrentQNetwork):
     def metrics(self) -> Mapping[str, Tensor]:
         """`heard`: whom an agent listened to in a step, on average."""
         return {} if self.communication is None else {"heard": self._heard}
-
-    @property
-    def state_size(self) -> int:
-        return self.parts.agents * self.cell.hidden_size
 
     def q_values(self, obs: Tensor, state: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
         first = torch.zeros(1, len(obs), dtype=torch.bool, device=obs.device)

@@ -35,17 +35,14 @@ class RecurrentQNetwork(nn.Module):
     """
 
     head: QHead
+    state_size: int
+    """S: numbers per lane."""
 
     def __init__(self) -> None:
         super().__init__()
         # Set here and not in the class, which would hide a submodule of the same name.
         self.norm: ObservationNorm | None = None
         self.value_norm: ValueNorm | None = None
-
-    @property
-    def state_size(self) -> int:
-        """S: numbers per lane."""
-        raise NotImplementedError
 
     def q_values(self, obs: Tensor, state: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
         """One step: [N, *obs_shape], [N, S] and [N, ...] -> action values [N, ..., A], and the next state [N, S]."""
@@ -129,11 +126,8 @@ class RecurrentQ(RecurrentQNetwork):
         self.cell: nn.LSTMCell | nn.GRUCell = kind(width + last_action * num_actions, cell_size)
         with torch.no_grad():  # of an LSTM's forget gate, and of a GRU's update gate: see the module
             self.cell.bias_ih[cell_size : 2 * cell_size] += 1.0
+        self.state_size = cell_size * (2 if cell == "lstm" else 1)
         self.head = QHead(cell_size, num_actions, head_hidden, dueling)
-
-    @property
-    def state_size(self) -> int:
-        return self.cell.hidden_size * (2 if isinstance(self.cell, nn.LSTMCell) else 1)
 
     def q_values(self, obs: Tensor, state: Tensor, last_action: Tensor) -> tuple[Tensor, Tensor]:
         state = self._recur(self._embed(obs, last_action), state)

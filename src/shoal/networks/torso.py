@@ -7,7 +7,7 @@ itself, so batches cross the bus small and a network in bfloat16 needs no other 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn import functional
 from shoal.errors import ConfigError
 
 Strides = tuple[int, int]
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class MLP(nn.Module):
@@ -81,11 +82,12 @@ class FirstConvolution(nn.Conv2d):
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
 
 
-def center_images(network: nn.Module) -> None:
+def center_images(network: Network) -> Network:
     """Sets `centered` in all first convolutions of a network."""
     for module in network.modules():
         if isinstance(module, FirstConvolution):
             module.centered = True
+    return network
 
 
 class Convolutions(nn.Module):

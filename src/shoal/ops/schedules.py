@@ -19,16 +19,7 @@ def linear_schedule(start: float, stop: float, steps: int) -> Schedule:
     Returns:
         A function of the step.
     """
-    if steps < 0:
-        raise ValueError(f"steps must be at least 0, got {steps}.")
-
-    def value(step: int) -> float:
-        done = max(step, 0)
-        if done >= steps:
-            return float(stop)  # start + 1.0 * (stop - start) need not round to stop
-        return start + done / steps * (stop - start)
-
-    return value
+    return polynomial_schedule(start, stop, steps, 1.0)
 
 
 def polynomial_schedule(start: float, stop: float, steps: int, power: float = 1.0) -> Schedule:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from shoal.errors import CorruptShard, ReplayError, UnsafePath
-from shoal.files import open_file
+from shoal.files import open_file, put_if_first
 from shoal.replay.reserve import reserve_file
 
 WORDS = 32
@@ -98,12 +98,7 @@ class Counters:
         """Makes a file of zeros; or opens the one that another process made first."""
         building = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         reserve_file(building, count * 8)
-        try:
-            os.link(building, path)  # unlike a rename it never replaces
-        except FileExistsError:
-            pass
-        finally:
-            building.unlink()
+        put_if_first(building, path)
         return Counters(path, writable=True, count=count)
 
     def __getitem__(self, word: IntEnum) -> int:

@@ -113,6 +113,8 @@ class NStepView:
     from the final observation.
     """
 
+    reads = ("obs", "action", "reward", "terminated", "truncated", "boundary")
+
     def __init__(self, schema: Schema, n: int, gamma: float) -> None:
         """Args:
         schema: the shards' schema.
@@ -122,16 +124,9 @@ class NStepView:
         if n < 1 or not 0.0 <= gamma <= 1.0:
             raise ReplayError(f"n must be at least 1 and gamma within [0, 1]; got n={n}, gamma={gamma}.")
         self.n, self.gamma, self.stack, self._schema = n, gamma, schema.frame_stack, schema
-        self._addresses = _Addresses(self._find)
-
-    @property
-    def span(self) -> Span:
+        self.span = Span(before=self.stack - 1, after=n)
         """From the oldest stacked frame to the bootstrap row."""
-        return Span(before=self.stack - 1, after=self.n)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return ("obs", "action", "reward", "terminated", "truncated", "boundary")
+        self._addresses = _Addresses(self._find)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Transition:
         stack = (self.stack,) if self.stack > 1 else ()
@@ -214,15 +209,12 @@ class SequenceView:
         self._obs_bytes = (steps + 1) * self._entry("obs")  # of one draw
         self.reads = tuple(self._rows)
         """The columns it reads."""
-        self._at_start, self._period, self._priorities = at_start, period, priorities
+        self.span = Span(self.stack - 1, steps, True, burn_in, period, priorities)
+        """From the oldest stacked frame to the bootstrap row, beyond episode ends."""
+        self._at_start = at_start
         # Not extras: learners drop their last row, and a GPU copies what is left at once only if it leaves no gaps.
         self._by_draw = {name for name in Sequence._fields[:-1] if self._entry(name) <= SMALL}
         self._addresses = _Addresses(self._find)
-
-    @property
-    def span(self) -> Span:
-        """From the oldest stacked frame to the bootstrap row, beyond episode ends."""
-        return Span(self.stack - 1, self.steps, True, self.burn_in, self._period, self._priorities)
 
     def allocate(self, schema: Schema, batch: int, allocate: Allocate) -> Sequence:
         arrays = {}

@@ -151,7 +151,7 @@ def _execute_once(
                 if nodes and nodes.recovered.steps and not found:
                     notes[-1] = count_recovered(settings, ledger, nodes.recovered)
             if nodes:
-                nodes.mark(replay.mark)
+                nodes.mark = replay.mark
             ledger.beat()
         recovered = nodes.recovered.steps if nodes and not found else 0
         before = max(ledger.env_steps, ledger[LedgerWord.BASE_STEPS] + recovered)
@@ -203,7 +203,7 @@ def failure_written(folder: RunFolder) -> Iterator[None]:
     except Exception as failure:
         in_use = isinstance(failure, RunInUse)  # then its owner writes one
         if not in_use and not folder.summary_json.exists():
-            folder.write_summary(Summary.not_begun(_told(failure)))
+            folder.write_json("summary.json", Summary.not_begun(_told(failure)))
         raise
 
 
@@ -229,7 +229,7 @@ def _run(
         summary = replace(supervisor.summary(status, error), best_checkpoint=str(best) if best.exists() else None)
         summary = _with_earlier_evaluation(summary, folder)
         with contextlib.suppress(*[OSError] * (error is not None)):  # the first error is the one to report
-            folder.write_summary(summary)
+            folder.write_json("summary.json", summary)
     return summary
 
 
@@ -266,7 +266,7 @@ def _announce(plan: Plan, roster: Sequence[RosterEntry], needed: int) -> Iterato
     yield f"replay: {steps}; {gib(needed)} with weights and counts, in {plan.paths.replay}"
     if settings.address and settings.runtime == "inline":
         yield f"address = {settings.address!r} is not used: inline has one process; --runtime ray joins the cluster"
-    if settings.learner.compile and plan.learner_device.type == "cpu":
+    if settings.learner.compile and plan.device_of_learner().type == "cpu":
         yield "learner.compile: the first update of each kind is compiled; learning pauses for 10 to 40 s"
     others = [other for other in replay_folders() if other != plan.paths.replay and not in_use(other)]
     if others:

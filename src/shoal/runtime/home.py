@@ -90,7 +90,7 @@ class ProgressRecord(Progress):
         dropped, notes = self._dropped, list(self._notes)
         return notes[max(0, number - dropped) :], dropped + len(notes)
 
-    def _line(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self._notes.append(text)
         if len(self._notes) > KEPT_NOTES:
             self._dropped += 1

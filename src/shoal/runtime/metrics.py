@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from shoal.errors import on_failure
 from shoal.metrics_file import METRICS_FILE, MetricsFile
 from shoal.runtime.sinks import Sink
 
@@ -24,11 +25,8 @@ class MetricsLog:
     def __init__(self, folder: Path, sinks: Iterable[Sink] = ()) -> None:
         self._notes: list[str] = []
         self._sinks = list(sinks)
-        try:
+        with on_failure(self._close_sinks):
             self._file = MetricsFile(folder / METRICS_FILE, self._notes.append)
-        except BaseException:
-            self._close_sinks()
-            raise
 
     def write(self, step: int, values: Mapping[str, float], wall: float) -> None:
         """Records values at one moment.

@@ -99,20 +99,16 @@ class Progress:
         if self._live is None and _evaluated(previous, snapshot):
             result = f"{number(snapshot.eval_return)}{_goal(snapshot)}"
             steps = snapshot.env_steps if snapshot.eval_steps is None else snapshot.eval_steps
-            self._line(f"{steps:,} steps | evaluation: return {result}")
+            self.note(f"{steps:,} steps | evaluation: return {result}")
         if now < self._next:
             return
         if self._live is None:
-            self._line(plain_line(snapshot))
+            self.note(plain_line(snapshot))
             self._printed = snapshot
             self._next = now + self._interval
         else:
             self._draw(self._live, snapshot)
             self._next = now + _REFRESH_S
-
-    def note(self, text: str) -> None:
-        """Prints a line that stays: a restart, a warning, the folder of the results."""
-        self._line(text)
 
     def recurring_note(self, text: str) -> None:
         """Prints a line once, and its count at 10, 100, … times and at the end. Lines are the same if they differ only
@@ -122,9 +118,9 @@ class Progress:
         count = self._recurring.get(kind, (0, ""))[0] + 1
         self._recurring[kind] = count, text
         if count == 1:
-            self._line(text)
+            self.note(text)
         elif math.log10(count).is_integer():
-            self._line(_again(count, text))
+            self.note(_again(count, text))
 
     def stop(self) -> None:
         """Shows the last snapshot and frees the terminal; may be called twice."""
@@ -133,7 +129,7 @@ class Progress:
         self._open = False
         for count, text in self._recurring.values():
             if count > 1 and not math.log10(count).is_integer():
-                self._line(_again(count, text))
+                self.note(_again(count, text))
         if self._live is not None:
             live, self._live = self._live, None
             try:
@@ -143,9 +139,10 @@ class Progress:
                 with contextlib.suppress(OSError):
                     live.stop()
         elif self._last is not None and self._last is not self._printed:
-            self._line(plain_line(self._last))
+            self.note(plain_line(self._last))
 
-    def _line(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Prints a line that stays: a restart, a warning, the folder of the results."""
         if self._quiet:
             return
         encoding = self._console.encoding  # a name that the terminal cannot show must not end a run

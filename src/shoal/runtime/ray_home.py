@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shoal.errors import PlacementError, RunInUse, ShoalError
+from shoal.errors import PlacementError, RunInUse, ShoalError, on_failure
 from shoal.loops.plan import Plan
 from shoal.runtime.home import Home
 from shoal.runtime.placement import Node, choose_home
@@ -49,11 +49,8 @@ def elsewhere(plan: Plan, folder: Path) -> Iterator[tuple[Home, Node] | None]:
         options |= {"num_cpus": 0, "scheduling_strategy": place, "enable_task_events": False}
         actor: Any = ray.remote(Home).options(**options).remote(own_process=True)
         home = _Calls(actor, found, f"on node {node.name}")
-        try:
+        with on_failure(lambda: ray.kill(actor)):
             home.wait(START_SECONDS)
-        except BaseException:
-            ray.kill(actor)
-            raise
         yield cast(Home, home), node
 
 

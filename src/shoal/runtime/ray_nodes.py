@@ -86,7 +86,7 @@ class Nodes:
         """Whether roles share cores: a resumed run found too few."""
         self.avoided = set(plan.avoided)
         """Nodes that cannot take actors."""
-        self._mark, self._run, self._requested = mark or "", run or Path(), plan.settings.replay.path
+        self.mark, self._run, self._requested = mark or "", run or Path(), plan.settings.replay.path
         if plan.settings.address:
             self._spread(plan)
         self.plan = replace(plan, outposts=tuple(site.actors for site in self.outposts))
@@ -99,15 +99,15 @@ class Nodes:
         """
         deadline = time.monotonic() + PLACEMENT_SECONDS
         nodes = self._usable
-        if len(nodes) == 1 and not self._mark:
+        if len(nodes) == 1 and not self.mark:
             return
-        asked = ask_nodes(nodes, find_outposts, self._mark, self._run, self._requested) if self._mark else []
+        asked = ask_nodes(nodes, find_outposts, self.mark, self._run, self._requested) if self.mark else []
         found = [(node.id, one) for node, ones in asked for one in ones if not self._is_copy_of(one.run)]
         while True:
             try:
                 return self._place(plan, found)
             except PlacementError:
-                if not self._mark:
+                if not self.mark:
                     raise
             self.crowded = time.monotonic() > deadline
             time.sleep(LOOK_SECONDS)
@@ -142,7 +142,7 @@ class Nodes:
 
     def _is_copy_of(self, run: Path) -> bool:
         """Whether this run is a copy of the one that signed an outpost, and not that one, moved."""
-        return run != self._run and read_object(run / "replay.json").get("mark") == self._mark
+        return run != self._run and read_object(run / "replay.json").get("mark") == self.mark
 
     @property
     def starts(self) -> dict[int, Start]:
@@ -255,7 +255,7 @@ class Nodes:
         for number in range(len(self.outposts)) if outpost is None else [outpost]:
             site = self.outposts[number]
             starts = {actor: where_it_stopped(plan, actor) for actor in site.actors}
-            given = (*without_settings(replace(plan, outpost=number)), folder, self._mark, roles, starts, version)
+            given = (*without_settings(replace(plan, outpost=number)), folder, self.mark, roles, starts, version)
             asked[task_on(site.node.id, _open_outpost).remote(*given, site.path)] = site
         notes = []
         seconds = TASK_SECONDS if outpost is None else MOVE_SECONDS
@@ -282,15 +282,11 @@ class Nodes:
             sites.append(told | {"path": None if site.path is None else str(site.path), "moves": site.moves})
         return {"written": time.time(), "sites": sites}
 
-    def mark(self, mark: str) -> None:
-        """The mark of the run's replay."""
-        self._mark = mark
-
     def free(self) -> None:
         """Removes the outposts' folders from all nodes: the run is complete."""
         with suppress(RayError):
             if self.outposts:
-                ask_nodes(alive_nodes(self.home.node.id), free_outposts, self._mark, self._run, self._requested)
+                ask_nodes(alive_nodes(self.home.node.id), free_outposts, self.mark, self._run, self._requested)
 
     # ---- lost nodes
 
@@ -317,7 +313,7 @@ class Nodes:
             with suppress(RayError):
                 remove_placement_group(site.group)
         if site.path is not None:  # its node may be alive: nothing there is of use any more
-            task_on(site.node.id, free_outposts).remote(self._mark, self._run, self._requested, site.path)
+            task_on(site.node.id, free_outposts).remote(self.mark, self._run, self._requested, site.path)
         site.node, site.path, site.found = choose_refuge(self._others(site), len(site.needs)), None, None
         site.moves += 1
         share = share_of_core(site.node.cpus, len(site.needs))

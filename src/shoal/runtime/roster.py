@@ -54,7 +54,7 @@ def make_roster(plan: Plan) -> Sequence[RosterEntry]:
     """The roles of a run, in the order in which they start. Inline, those that train take turns in the opposite order:
     first those that produce, then those that consume.
     """
-    learners, gpu = plan.settings.learners, plan.learner_device.type == "cuda"
+    learners, gpu = plan.settings.learners, plan.device_of_learner().type == "cuda"
     away = {actor: outpost for outpost, actors in enumerate(plan.outposts) for actor in actors}
     learner = RosterEntry("learner", build_learner, _learning, count=None if learners == 1 else learners, gpu=gpu)
     actor = RosterEntry("actor", build_actor, _acting, count=plan.settings.actors, outpost=away.get)

@@ -3,7 +3,7 @@
 folder = RunFolder.create(None, "CartPole-v1", "apex-dqn", datetime.now())
 with folder.lock():
     folder.write_run_json(seed=1, command=sys.argv)
-    folder.write_summary(Summary(status="solved", ...))
+    folder.write_json("summary.json", Summary(status="solved", ...))
 
 folder = RunFolder.open(Path("runs/latest"))
 """
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO
 
 from shoal.errors import ConfigError, RunInUse, UnsafePath
-from shoal.files import atomic_write, open_file, read_object, refuse_link, to_json
+from shoal.files import Inside, atomic_write, open_file, read_object, refuse_link, to_json
 from shoal.metrics_file import METRICS_FILE
 from shoal.runtime.summary import Status as Status
 from shoal.runtime.summary import Summary as Summary
@@ -74,30 +74,20 @@ class RunLock:
         self.release()
 
 
-class _Inside:
-    """A path inside a run folder, as a read-only attribute of it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
-        return folder.path / self._name
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """Paths, ownership and documents of one run: `runs/CartPole-v1_apex-dqn_20260131-154500`."""
 
     path: Path
 
-    config_yaml = _Inside("config.yaml")
-    metrics_jsonl = _Inside(METRICS_FILE)
-    tensorboard = _Inside("tensorboard")
-    checkpoints = _Inside("checkpoints")
-    videos = _Inside("videos")
-    summary_json = _Inside("summary.json")
-    run_json = _Inside("run.json")
-    replay_json = _Inside("replay.json")
+    config_yaml = Inside("config.yaml")
+    metrics_jsonl = Inside(METRICS_FILE)
+    tensorboard = Inside("tensorboard")
+    checkpoints = Inside("checkpoints")
+    videos = Inside("videos")
+    summary_json = Inside("summary.json")
+    run_json = Inside("run.json")
+    replay_json = Inside("replay.json")
     """Points to the run's replay, which outlives its processes, often on /dev/shm."""
 
     @classmethod
@@ -178,9 +168,6 @@ class RunFolder:
             **extra,
         }
         return self.write_json("run.json", content)
-
-    def write_summary(self, summary: Summary) -> Path:
-        return self.write_json("summary.json", summary)
 
 
 def machine() -> dict[str, object]:

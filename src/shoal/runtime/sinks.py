@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlparse
 
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, on_failure
 from shoal.files import open_file
 
 _WANDB_STEP = "env_steps"
@@ -130,11 +130,8 @@ class Wandb:
 def make_sinks(folder: Path, wandb: WandbSettings | None, note: Callable[[str], None]) -> list[Sink]:
     """The sinks of a run: TensorBoard, and W&B if it was asked for. `note` takes sentences for the user."""
     board = TensorBoard(folder / "tensorboard")
-    try:
+    with on_failure(board.close):
         return [board] if wandb is None else [board, Wandb(folder, wandb, note)]
-    except BaseException:
-        board.close()
-        raise
 
 
 def _init_wandb(wandb: Any, folder: Path, settings: WandbSettings, mode: str) -> Any:

@@ -10,10 +10,11 @@ from functools import singledispatchmethod
 
 import numpy as np
 
+from shoal.envs.episode_metrics import mean_metrics
 from shoal.errors import ShoalError
 from shoal.loops.assembly import make_pace
 from shoal.loops.plan import Plan, make_limiter
-from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report, mean_metrics
+from shoal.loops.reports import ActorReport, EvaluationReport, LearnerReport, Report
 from shoal.replay import Ledger, LedgerWord
 from shoal.replay.ledger import HALT
 from shoal.runtime.bottleneck import Share, Waits
@@ -54,8 +55,7 @@ class Supervisor:
         curriculum: its levels, if it has any.
         at_least: environment steps that the run has made; mirrors may have to catch up before the ledger counts them.
         """
-        self._at_least = at_least
-        self.curriculum = curriculum
+        self._at_least, self.curriculum = at_least, curriculum
         self.plan, self.settings, self.ledger = plan, plan.settings, ledger
         self.inline = plan.settings.runtime == "inline"
         """Whether all roles share one process."""

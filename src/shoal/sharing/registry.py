@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from shoal.errors import ConfigError
-from shoal.files import read_file
+from shoal.files import put_if_first, read_file
 from shoal.replay.storage import sharing_folder
 from shoal.sharing.description import one_line
 from shoal.sharing.presence import Presence
@@ -283,6 +283,7 @@ def create_distributed_registry(
             "max_buffer_size and min_buffer_size must be at least 1 and stale_seconds positive; "
             f"got {max_buffer_size}, {min_buffer_size} and {stale_seconds}."
         )
+    sizes = {"max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size, "stale_seconds": stale_seconds}
     if address is not None:
         from shoal.sharing.ray_join import join_group
 
@@ -290,7 +291,6 @@ def create_distributed_registry(
             raise ConfigError(
                 f"address = {address!r} needs the group's name=..., and no path: each machine has its own."
             )
-        sizes = {"max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size, "stale_seconds": stale_seconds}
         return Registry(join_group(name, address, node, sizes))
     if name or node:
         raise ConfigError(f"name = {name!r} and node = {node!r} are of groups on a cluster: give its address=..., too.")
@@ -300,17 +300,10 @@ def create_distributed_registry(
             f"{folder} holds other files, and a registry removes everything in its folder: name a new one."
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    sizes = {"max_buffer_size": max_buffer_size, "min_buffer_size": min_buffer_size}
-    settings = {"format": _FORMAT, **sizes, "stale_seconds": stale_seconds, "maker": asdict(ProcessId.current())}
+    settings = {"format": _FORMAT, **sizes, "maker": asdict(ProcessId.current())}
     building = folder / f".registry.json.{uuid.uuid4().hex[:8]}"
     building.write_text(json.dumps(settings, indent=1))
-    try:
-        os.link(building, folder / "registry.json")  # unlike a rename it never replaces: the first process makes it
-        made = True
-    except FileExistsError:
-        made = False
-    finally:
-        building.unlink()
+    made = put_if_first(building, folder / "registry.json")
     registry = Registry(folder)
     registry._owner = made
     return registry

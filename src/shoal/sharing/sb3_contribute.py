@@ -92,13 +92,18 @@ class SharingCallback(BaseCallback):
     """Logs what was read from whom, as `share/...`, beside SB3's own values."""
 
     def _on_rollout_end(self) -> None:
-        buffer = getattr(self.model, "replay_buffer", None)
-        if isinstance(buffer, DistributedReplayBuffer):
+        if (buffer := buffer_of(self.model)) is not None:
             for name, value in share_metrics(buffer).items():
                 self.logger.record(name, value)
 
     def _on_step(self) -> bool:
         return True
+
+
+def buffer_of(model: Any) -> DistributedReplayBuffer | None:
+    """The buffer that a model shares, if it has one."""
+    buffer = getattr(model, "replay_buffer", None)
+    return buffer if isinstance(buffer, DistributedReplayBuffer) else None
 
 
 def share_metrics(buffer: DistributedReplayBuffer) -> dict[str, float]:

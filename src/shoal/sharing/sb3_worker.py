@@ -19,8 +19,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from shoal.envs.faults import close_quietly
-from shoal.sharing.sb3_buffer import DistributedReplayBuffer
-from shoal.sharing.sb3_contribute import share_metrics
+from shoal.sharing.sb3_contribute import buffer_of, share_metrics
 from shoal.sharing.sb3_models import make_evaluation_env, make_model
 from shoal.sharing.sb3_settings import Sb3Settings
 from shoal.sharing.sb3_summary import Sb3Summary
@@ -99,15 +98,10 @@ class _Reporter(BaseCallback):
         if episodes := self.model.ep_info_buffer:
             values["rollout/ep_rew_mean"] = float(np.mean([one["r"] for one in episodes]))
             values["rollout/ep_len_mean"] = float(np.mean([one["l"] for one in episodes]))
-        if (buffer := self._buffer) is not None:
+        if (buffer := buffer_of(self.model)) is not None:
             values |= share_metrics(buffer)
         values |= {name: float(value) for name, value in logged.items() if isinstance(value, int | float | np.number)}
         self._write(self.num_timesteps, {**values, **extra}, self.seconds)
-
-    @property
-    def _buffer(self) -> DistributedReplayBuffer | None:
-        buffer = getattr(self.model, "replay_buffer", None)
-        return buffer if isinstance(buffer, DistributedReplayBuffer) else None
 
     @property
     def seconds(self) -> float:
@@ -122,7 +116,7 @@ class _Reporter(BaseCallback):
     def summary(self) -> Sb3Summary:
         """The run's results so far."""
         returns = [one["r"] for one in self.model.ep_info_buffer or ()]
-        buffer = self._buffer
+        buffer = buffer_of(self.model)
         foreign = math.nan if buffer is None else buffer.get_stats()["foreign_fraction"]
         return Sb3Summary(
             status="interrupted" if self.interrupted else "finished",
