@@ -3,7 +3,7 @@
     --only alone     path finding with one agent: are all fixed cases solved, and how much longer are its ways?
     --only teams     path finding after twenty minutes, judged with more agents and on larger maps, too
     --only talking   path finding with communication and without, the same steps and seeds
-    --only spread    mpe2's simple_spread with nothing set, beside agents that learn and act by themselves
+    --only spread    mpe2's simple_spread with nothing set, beside independent learners (SB3's DQN, one per agent)
 
 Scores are of evaluation episodes with the final weights; path finding draws actions by `temperature`. Runs take
 minutes; finished ones are kept in results/agents-partial.jsonl, and the next call goes on with what is missing, or had
@@ -23,6 +23,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _harness import RESULTS, Row, described, report, say
 
-PACKAGES = ("gymnasium", "mpe2", "numba", "numpy", "pettingzoo", "torch")
+PACKAGES = ("gymnasium", "mpe2", "numba", "numpy", "pettingzoo", "stable-baselines3", "torch")
 SEEDS, EPISODES = 3, 200
 ROOT = Path(__file__).resolve().parents[1]
 STORE = RESULTS / "agents-partial.jsonl"
@@ -48,6 +49,8 @@ SILENT = {"communication": "none"}
 SHORT = {"stop.steps": 120_000, "schedule_updates": 3_700}
 """A fifth of the scenario's steps; the step size falls until the end of them."""
 SPREAD, SPREAD_STEPS = "mpe2:simple_spread_v3", 60_000
+INDEPENDENT = "independent"
+LEARNERS = {"neighbours": "talking", "none": "silent", INDEPENDENT: "SB3's DQN, one per agent"}
 LONGER = 1.02
 """How much longer than the shortest ways those of one agent may be."""
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -80,7 +83,11 @@ TRIALS = {
         "neighbours": Trial("pathfinding_small", SHORT, [teams(2), teams(4)]),
         "none": Trial("pathfinding_small", SHORT | SILENT, [teams(2), teams(4)]),
     },
-    "spread": {"neighbours": Trial(SPREAD, {}, [{}]), "none": Trial(SPREAD, SILENT, [{}])},
+    "spread": {
+        "neighbours": Trial(SPREAD, {}, [{}]),
+        "none": Trial(SPREAD, SILENT, [{}]),
+        INDEPENDENT: Trial(SPREAD, {}, [{}]),
+    },
 }
 
 
@@ -90,6 +97,8 @@ def trial_of(part: str, name: str) -> dict[str, Any]:
     from shoal.config.load import load_target
 
     trial = TRIALS[part][name]
+    if name == INDEPENDENT:
+        return {"target": trial.target, "steps": SPREAD_STEPS, "stable-baselines3": version("stable-baselines3")}
     asked = {**trial.settings, **({"algo": "comm-dqn", "stop.steps": SPREAD_STEPS} if trial.target == SPREAD else {})}
     settings = load_target(trial.target, asked).model_dump(mode="json")
     sections = ("env", "actors", "algorithm", "learner", "replay", "curriculum", "stop")
@@ -105,6 +114,8 @@ def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:
     from shoal.loops.evaluator import play
     from shoal.loops.reports import mean_episode_metrics
 
+    if name == INDEPENDENT:
+        return [{"return": independent(seed)}]
     trial = TRIALS[part][name]
     spread: dict[str, Any] = {"algo": "comm-dqn", "steps": SPREAD_STEPS} if trial.target == SPREAD else {}
     with tempfile.TemporaryDirectory() as folder:
@@ -129,6 +140,17 @@ def measure(part: str, name: str, seed: int) -> list[dict[str, float]]:
                 one["way"] = sum(each.length for each in solved) / shortest
             found.append(one)
         return found
+
+
+def independent(seed: int) -> float:
+    """Trains and plays SB3's DQNs, one per agent."""
+    import torch
+    from _independent import play, train
+    from mpe2 import simple_spread_v3
+
+    torch.set_num_threads(1)
+    env = simple_spread_v3.parallel_env()
+    return play(env, train(env, SPREAD_STEPS, seed), EPISODES, seed=10_000)
 
 
 def missing(parts: list[str], seeds: int) -> tuple[dict[tuple[str, str, int], Any], list[tuple[str, str, int]]]:
@@ -193,22 +215,26 @@ def judged(found: dict[tuple[str, str, int], Any], part: str, seeds: int) -> lis
             bar, holds = (f">= {least}", min(solved) >= least if full else None) if least else ("", None)
             rows.append(Row(title, min(solved), bar=bar, holds=holds, others=per_seed("solved", solved)))
         return rows
-    what, titles = "success_rate", ["200 cases with 2 agents solved", "200 cases with 4 agents solved"]
     if part == "spread":
-        what, titles = "return", [f"simple_spread, {SPREAD_STEPS:,} steps: mean return"]
+        title = f"simple_spread, {SPREAD_STEPS:,} steps: mean return"
+        told = [("neighbours", INDEPENDENT, "gain > 0 (95 %)"), ("none", INDEPENDENT, ""), ("neighbours", "none", "")]
+        compared = [(f"{title}, {LEARNERS[one]}", 0, "return", one, other, bar) for one, other, bar in told]
+    else:
+        titles = ["200 cases with 2 agents solved", "200 cases with 4 agents solved"]
+        compared = [(title, place, "success_rate", "neighbours", "none", "") for place, title in enumerate(titles)]
     rows = []
-    for place, title in enumerate(titles):
-        talking, silent = each("neighbours", place, what), each("none", place, what)
-        others = per_seed("talking", talking) | per_seed("silent", silent)
+    for title, place, what, one, other, bar in compared:
+        ours, theirs = each(one, place, what), each(other, place, what)
+        others = per_seed(LEARNERS[one], ours) | per_seed(LEARNERS[other], theirs)
         holds = None
         if seeds > 1:
-            spans = {"talking": interval(talking), "silent": interval(silent), "gain": interval(talking, silent)}
+            spans = {LEARNERS[one]: interval(ours), LEARNERS[other]: interval(theirs), "gain": interval(ours, theirs)}
             for name, span in spans.items():
                 others |= dict(zip((f"{name}, from", f"{name}, to"), span, strict=True))
-            holds = spans["gain"][0] > 0.0 if part == "spread" and full else None
-        bar = "gain > 0 (95 %)" if part == "spread" else ""
-        mean = statistics.fmean(talking)
-        rows.append(Row(title, mean, statistics.fmean(silent), "no communication", None, bar, holds, others))
+            holds = spans["gain"][0] > 0.0 if bar and full else None
+        rows.append(
+            Row(title, statistics.fmean(ours), statistics.fmean(theirs), LEARNERS[other], None, bar, holds, others)
+        )
     return rows
 
 
