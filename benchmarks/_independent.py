@@ -1,6 +1,7 @@
-"""Independent learners: one of SB3's DQNs per agent of a PettingZoo environment, with SB3's defaults, all at once.
+"""Independent learners: one of SB3's DQNs per agent of a PettingZoo environment, all at once.
 
-Each has a network, a buffer and an exploration of its own, and takes the others for a part of the environment.
+Each has a network, a buffer and an exploration of its own, and takes the others for a part of the environment. SB3's
+defaults are for ten million steps; with the two settings here, a DQN learns far more in some ten thousand.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import numpy as np
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import Logger
 
-TRAIN_EVERY = 4
-"""Steps from one gradient step to the next: SB3's default, in its own loop."""
+SETTINGS = {"learning_rate": 1e-3, "target_update_interval": 500}
 
 
 class Seat(gymnasium.Env[Any, Any]):
@@ -28,7 +28,7 @@ def train(env: Any, steps: int, seed: int) -> dict[str, DQN]:
     """Trains all agents of a parallel environment for so many of its steps."""
     agents = list(env.possible_agents)
     models = {
-        agent: DQN("MlpPolicy", Seat(env, agent), seed=len(agents) * seed + place, device="cpu")
+        agent: DQN("MlpPolicy", Seat(env, agent), **SETTINGS, seed=len(agents) * seed + place, device="cpu")
         for place, agent in enumerate(agents)
     }
     for model in models.values():
@@ -44,7 +44,7 @@ def train(env: Any, steps: int, seed: int) -> dict[str, DQN]:
             model.num_timesteps = step
             model._update_current_progress_remaining(step, steps)
             model._on_step()  # exploration, and the copy into the target network
-            if step % TRAIN_EVERY == 0 and step > model.learning_starts:
+            if step % model.train_freq.frequency == 0 and step > model.learning_starts:
                 model.train(gradient_steps=1, batch_size=model.batch_size)
         obs = after if env.agents else env.reset()[0]
     return models

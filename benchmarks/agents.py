@@ -23,7 +23,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +97,9 @@ def trial_of(part: str, name: str) -> dict[str, Any]:
 
     trial = TRIALS[part][name]
     if name == INDEPENDENT:
-        return {"target": trial.target, "steps": SPREAD_STEPS, "stable-baselines3": version("stable-baselines3")}
+        from _independent import SETTINGS
+
+        return {"target": trial.target, "steps": SPREAD_STEPS, "settings": SETTINGS}
     asked = {**trial.settings, **({"algo": "comm-dqn", "stop.steps": SPREAD_STEPS} if trial.target == SPREAD else {})}
     settings = load_target(trial.target, asked).model_dump(mode="json")
     sections = ("env", "actors", "algorithm", "learner", "replay", "curriculum", "stop")

@@ -151,7 +151,7 @@ def make_private(folder: Path) -> bool:
 
 
 class Inside:
-    """A path inside a folder that an object names, as a read-only attribute of it."""
+    """A path inside a folder that an object of a frozen class names, as an attribute of it."""
 
     def __init__(self, name: str, of: str = "path") -> None:
         self._name, self._of = name, of

@@ -18,6 +18,9 @@ from shoal.loops.settings import CurriculumSettings
 Level = Mapping[str, int | float]
 Key = tuple[float, ...]
 
+LOST = 0.5
+"""What was learned is lost where this share of the success is left that a level needed to pass."""
+
 
 class Curriculum:
     """The unlocked levels, and how their newest episodes ended.
@@ -34,6 +37,7 @@ class Curriculum:
         self._names = tuple(settings.start)
         self._recent: dict[Key, deque[bool]] = {}
         self._unlocked: dict[Key, Level] = {}
+        self._passed: set[Key] = set()
         self.levels: tuple[Level, ...] = ()
         self._unlock(settings.start)
 
@@ -43,12 +47,23 @@ class Curriculum:
         if known is None:
             return []
         self._recent[self._key(level)].append(success)
-        return [one for one in self._neighbours(known) if self._unlock(one)] if self.passes(level) else []
+        if not self.passes(level):
+            return []
+        self._passed.add(self._key(level))
+        return [one for one in self._neighbours(known) if self._unlock(one)]
 
     def passes(self, level: Level) -> bool:
         """Whether its newest episodes succeeded often enough, and are enough."""
         recent = self._recent.get(self._key(level), ())
         return len(recent) == self._settings.window and self.success(level) >= self._settings.success
+
+    def lost(self, level: Level) -> bool:
+        """Whether it had passed, and far fewer of its newest episodes succeed."""
+        return self._key(level) in self._passed and self.success(level) < LOST * self._settings.success
+
+    def named(self, level: Level) -> Level:
+        """The numbers of a level that the curriculum sets; an environment may tell more."""
+        return {name: level[name] for name in self._names}
 
     def success(self, level: Level) -> float:
         """The part of its newest episodes that succeeded; NaN before the first."""
@@ -66,7 +81,8 @@ class Curriculum:
     def state(self) -> dict[str, Any]:
         """All of it, for JSON."""
         newest = ("".join("01"[one] for one in self._recent[self._key(level)]) for level in self.levels)
-        return {"levels": [{**level} for level in self.levels], "recent": list(newest)}
+        passed = [self._key(level) in self._passed for level in self.levels]
+        return {"levels": [{**level} for level in self.levels], "recent": list(newest), "passed": passed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`. Levels that the settings do not allow any more are left out.
@@ -75,14 +91,17 @@ class Curriculum:
             KeyError, TypeError, ValueError: it is damaged.
         """
         grid = set(product(*(self._values(name) for name in self._names)))
+        passed = state.get("passed", [False] * len(state["levels"]))
         saved = [
-            (level, [bool(int(one)) for one in recent])
-            for level, recent in zip(state["levels"], state["recent"], strict=True)
+            (level, [bool(int(one)) for one in recent], bool(had_passed))
+            for level, recent, had_passed in zip(state["levels"], state["recent"], passed, strict=True)
             if self._key(level) in grid
         ]
-        for level, results in saved:
+        for level, results, had_passed in saved:
             self._unlock(level)
             self._recent[self._key(level)].extend(results)
+            if had_passed:
+                self._passed.add(self._key(level))
 
     def _unlock(self, level: Level) -> bool:
         key = self._key(level)

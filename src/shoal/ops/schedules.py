@@ -43,9 +43,10 @@ def polynomial_schedule(start: float, stop: float, steps: int, power: float = 1.
         raise ValueError(f"power must be positive, got {power}.")
 
     def value(step: int) -> float:
-        left = steps - max(step, 0)
-        if left <= 0:
+        if max(step, 0) >= steps:
             return float(stop)
-        return float(stop + (left / steps) ** power * (start - stop))
+        if step <= 0:
+            return float(start)
+        return float(stop + (1.0 - step / steps) ** power * (start - stop))
 
     return value

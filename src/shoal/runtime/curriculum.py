@@ -17,8 +17,6 @@ from shoal.loops.reports import ActorReport
 from shoal.types import Episode
 
 CURRICULUM_FILE = "curriculum.json"
-LOST = 0.25
-"""A level that passed is lost when so much less of its episodes succeed than were needed to pass."""
 
 
 class CurriculumRecord:
@@ -35,7 +33,7 @@ class CurriculumRecord:
         counted = math.floor(plan.lanes * plan.settings.curriculum.lanes + 1e-9)  # 0.7 of 10 lanes is 6.999...
         self._first = plan.lanes - max(1, counted)
         self._file, self._note, self._warned = file, note, False
-        self._needed, self._passed = plan.settings.curriculum.success, set[str]()
+        self._said: set[str] = set()
         if file.exists():
             self._restore()
 
@@ -72,23 +70,22 @@ class CurriculumRecord:
         return {"curriculum/levels": len(self.levels), **played}
 
     def _count(self, episode: Episode) -> None:
-        level = level_of(episode.metrics)
-        if SUCCESS not in episode.metrics or not level:
+        told = level_of(episode.metrics)
+        if SUCCESS not in episode.metrics or not told:
             raise ConfigError(
                 f"curriculum: {self._env_id} ended an episode without saying whether it succeeded, or at which level: "
                 'its last info needs "is_success", a vector environment\'s also "level.NAME" in "episode_metrics".'
             )
+        level = self._curriculum.named(told)
         for one in self._curriculum.observe(level, bool(episode.metrics[SUCCESS])):
             rate = self._curriculum.success(level)
             self._note(f"curriculum: {label(level)} passes with {rate:.2f} and unlocks {label(one)}")
-        if self._curriculum.passes(level):
-            self._passed.add(label(level))
-        elif label(level) in self._passed and (rate := self._curriculum.success(level)) < self._needed - LOST:
-            self._passed.remove(label(level))  # said once each time
+        if self._curriculum.lost(level) and label(level) not in self._said:
+            self._said.add(label(level))
             self._note(
-                f"curriculum: {label(level)} had passed, and {rate:.2f} of its newest episodes succeed: what was "
-                "learned is being lost. In a new run, lower learning_rate, or raise curriculum.success: harder levels "
-                "then come later"
+                f"curriculum: {label(level)} had passed, and {self._curriculum.success(level):.2f} of its newest "
+                "episodes succeed: what was learned is being lost. In a new run, lower learning_rate, or raise "
+                "curriculum.success: harder levels then come later"
             )
 
     def _restore(self) -> None:
